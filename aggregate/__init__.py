@@ -1,0 +1,1 @@
+"""Turn attempt records into pass rates, paired differences, an artifact and reports."""

@@ -1,0 +1,46 @@
+"""The stored outcome of an attempt: the only thing that aggregate reads, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from judges.judgment import Benchmark, Completion, Judgment, Snapshot, Tests
+
+Outcome = Literal["passed", "failed", "timeout", "error", "skipped"]
+JUDGED: frozenset[str] = frozenset({"passed", "failed", "timeout"})
+
+
+class AttemptRecord(BaseModel):
+    """One attempt. Only task, arm, attempt and outcome are required; what is missing stays missing."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    run_id: str | None = None
+    task: Annotated[str, Field(min_length=1)]
+    tier: str | None = None
+    tags: tuple[str, ...] = ()
+    arm: Annotated[str, Field(min_length=1)]
+    model: str | None = None
+    attempt: Annotated[int, Field(ge=1)]
+    outcome: Outcome
+    score: float | None = None
+    details: str | None = None
+    error: str | None = None
+    judgments: tuple[Judgment, ...] = ()
+    benchmarks: tuple[Benchmark, ...] = ()
+    tests: Tests | None = None
+    snapshot: Snapshot | None = None
+    completion: Completion | None = None
+    model_ms: float | None = None
+    judge_ms: float | None = None
+    started_at: str | None = None
+    worker: str | None = None
+    cached: bool = False
+    deliveries: int | None = None
+    retries: int | None = None
+
+    @property
+    def judged(self) -> bool:
+        return self.outcome in JUDGED
