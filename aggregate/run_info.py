@@ -1,0 +1,163 @@
+"""What is known of a run beside its records: who was compared, under which rules, and how the run ended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from aggregate.records import AttemptRecord
+
+BASELINE = "baseline"
+CANDIDATE = "candidate"
+ORACLE = "oracle"
+UNKNOWN_MODEL = "unknown"
+
+Baseline = Literal["skill", "bare", "none"]
+Status = Literal["finished", "cancelled", "over_budget", "skipped"]
+
+
+def is_candidate(arm: str) -> bool:
+    """True for `candidate` and for `candidate:<id>` with a non-empty id."""
+    return arm == CANDIDATE or (arm.startswith(f"{CANDIDATE}:") and len(arm) > len(CANDIDATE) + 1)
+
+
+def is_known_arm(arm: str) -> bool:
+    """True for the arms that a run can have: baseline, oracle and candidates."""
+    return arm in (BASELINE, ORACLE) or is_candidate(arm)
+
+
+class _Info(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TaskInfo(_Info):
+    """A task of the suite, as far as the numbers need it; `judge` is the judge's type."""
+
+    id: str
+    tier: str | None = None
+    tags: tuple[str, ...] = ()
+    judge: str | None = None
+    should_trigger: bool | None = None
+
+
+class CandidateInfo(_Info):
+    """One candidate: its arm in the records, and its id and score where a ranking gave them."""
+
+    arm: str = CANDIDATE
+    candidate_id: str | None = None
+    score: float | None = None
+
+
+class RunInfo(_Info):
+    """A run's settings and end. Times come from the run, never from the clock of whoever aggregates.
+
+    `baseline_reuse_count` counts this run and each earlier one compared with the same cached baseline.
+    `planned_attempts` covers all arms and models; plan minus records is what was skipped.
+    """
+
+    run_id: str
+    created_at: str | None = None
+    wall_seconds: float | None = None
+    lane: str | None = None
+    skill_id: str = ""
+    task_suite: str = ""
+    pass_k: int = 1
+    models: tuple[str, ...] = ()
+    tasks: tuple[TaskInfo, ...] = ()
+    candidates: tuple[CandidateInfo, ...] = (CandidateInfo(),)
+    baseline: Baseline = "skill"
+    status: Status = "finished"
+    margin: float = 0.05
+    gate: Literal["verdict", "decision"] = "verdict"
+    weak_baseline: Literal["error", "warn"] = "error"
+    baseline_reuse_count: int = 1
+    eval_threshold: float = 6.0
+    stop_early: Literal["verdict", "decision"] | None = None
+    effect: float = 0.10
+    budget_usd: float | None = None
+    spent_usd: float | None = None
+    wasted_usd: float | None = None
+    wasted_attempts: int = 0
+    planned_attempts: int | None = None
+    environment: dict[str, Any] = {}
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_records(cls, records: Iterable[AttemptRecord]) -> RunInfo:
+        """What records from anywhere tell of their run; independent of their order.
+
+        Merged runs get an id made from theirs. A baseline, where there is one, counts as a skill.
+        """
+        seen = _Seen()
+        for record in records:
+            seen.add(record)
+        return cls(
+            run_id=_merged_id(seen.run_ids),
+            created_at=min(seen.started, default=None),
+            pass_k=max(seen.attempts.values(), default=1),
+            models=tuple(sorted(seen.models)),
+            tasks=tuple(seen.tasks[task] for task in sorted(seen.tasks)),
+            candidates=tuple(_candidate(arm) for arm in sorted(seen.arms) if is_candidate(arm))
+            or (CandidateInfo(),),
+            baseline="skill" if BASELINE in seen.arms else "none",
+            warnings=tuple(sorted(seen.warnings)),
+        )
+
+
+class _Seen:
+    """What a pass over records has met so far."""
+
+    def __init__(self) -> None:
+        self.run_ids: set[str] = set()
+        self.started: set[str] = set()
+        self.models: set[str] = set()
+        self.arms: set[str] = set()
+        self.attempts: Counter[tuple[str, str, str]] = Counter()
+        self.tasks: dict[str, TaskInfo] = {}
+        self.warnings: set[str] = set()
+
+    def add(self, record: AttemptRecord) -> None:
+        model = record.model or UNKNOWN_MODEL
+        if record.run_id:
+            self.run_ids.add(record.run_id)
+        if record.started_at:
+            self.started = {min(record.started_at, *self.started)} if self.started else {record.started_at}
+        self.models.add(model)
+        self.arms.add(record.arm)
+        self.attempts[record.task, record.arm, model] += 1
+        judge = record.judgments[0].judge if record.judgments else None
+        known = self.tasks.get(record.task)
+        # Building a model per record is what makes 100,000 of them slow; most say nothing new.
+        said = (record.tier, record.tags, judge or (known.judge if known else None))
+        if known and said == (known.tier, known.tags, known.judge):
+            return
+        self.tasks[record.task] = self._merged(known, record, judge)
+
+    def _merged(self, known: TaskInfo | None, record: AttemptRecord, judge: str | None) -> TaskInfo:
+        if known is None:
+            return TaskInfo(id=record.task, tier=record.tier, tags=tuple(sorted(record.tags)), judge=judge)
+        if known.tier and record.tier and known.tier != record.tier:
+            self.warnings.add(f"task {record.task} has more than one tier; the first in order is used")
+        return TaskInfo(
+            id=record.task,
+            tier=min((tier for tier in (known.tier, record.tier) if tier), default=None),
+            tags=tuple(sorted({*known.tags, *record.tags})),
+            judge=min((kind for kind in (known.judge, judge) if kind), default=None),
+        )
+
+
+def _merged_id(run_ids: set[str]) -> str:
+    if len(run_ids) == 1:
+        return next(iter(run_ids))
+    if not run_ids:
+        return "records"
+    digest = hashlib.sha256("\n".join(sorted(run_ids)).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"merged-{digest[:12]}"
+
+
+def _candidate(arm: str) -> CandidateInfo:
+    return CandidateInfo(arm=arm, candidate_id=arm.partition(":")[2] or None)
