@@ -1,0 +1,111 @@
+"""Turn a model's spec, such as `anthropic:NAME` or `sim:candidate=0.8`, into the client that asks it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, assert_never, cast, get_args
+
+from workers.messages import ModelSettings
+from workers.models import KINDS, Model
+
+Kind = Literal["claude-code", "anthropic", "openai", "command", "mock", "sim", "replay"]
+_NEEDS_NAME = ("anthropic", "openai", "command", "replay")
+
+
+class UnknownModel(ValueError):
+    """A model spec that names no model; the message says what is allowed."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A spec taken apart: what kind of client, and the name or settings after the colon."""
+
+    kind: Kind
+    name: str = ""
+
+
+def parse(spec: str) -> ModelSpec:
+    """Take a spec apart and check all of it that needs no config; raises UnknownModel."""
+    word, colon, name = spec.partition(":")
+    if word not in get_args(Kind):
+        raise UnknownModel(f"unknown model {spec!r}; {_suggestion(word)}known kinds: {', '.join(KINDS)}")
+    kind = cast(Kind, word)
+    if kind in _NEEDS_NAME and not name.strip():
+        raise UnknownModel(f"model {spec!r} lacks a name; write {kind}:{_example(kind)}")
+    if colon and not name.strip():
+        raise UnknownModel(f"model {spec!r} ends in a colon; write {kind} or {kind}:{_example(kind)}")
+    if kind == "mock" and name:
+        raise UnknownModel(f"model {spec!r}: mock takes no name; write mock")
+    if kind == "sim":
+        from workers.models import sim
+
+        try:
+            sim.parse(name)
+        except ValueError as problem:
+            raise UnknownModel(f"model {spec!r}: {problem}") from None
+    return ModelSpec(kind, name)
+
+
+def model_for(spec: str, settings: ModelSettings) -> Model:
+    """The client for a spec; vendors' SDKs are imported only here, only when asked for.
+
+    Raises UnknownModel for a bad spec, ModelFailed for a missing extra or an unreadable replay.
+    """
+    parsed = parse(spec)
+    match parsed.kind:
+        case "mock":
+            from workers.models.mock import Mock
+
+            return Mock()
+        case "sim":
+            from workers.models import sim
+
+            return sim.Sim(sim.parse(parsed.name))
+        case "replay":
+            from workers.models import replay
+
+            return replay.load(Path(settings.replays.get(spec, parsed.name)))
+        case "anthropic":
+            from workers.models.anthropic_api import Anthropic
+
+            return Anthropic(parsed.name, settings)
+        case "openai":
+            from workers.models.openai_api import OpenAI
+
+            return OpenAI(parsed.name, settings)
+        case "command":
+            from workers.models.command import Command, declared
+
+            return Command(parsed.name, declared(parsed.name, settings), settings)
+        case "claude-code":
+            from workers.models.claude_code import ClaudeCode
+
+            return ClaudeCode(parsed.name, settings)
+        case _:
+            assert_never(parsed.kind)
+
+
+def is_agent(spec: str, settings: ModelSettings) -> bool:
+    """Whether the model is a program with a workspace, so that skills are mounted and cores bound it."""
+    parsed = parse(spec)
+    if parsed.kind == "command":
+        from workers.models.command import declared
+
+        return declared(parsed.name, settings).agent
+    return parsed.kind == "claude-code"
+
+
+def is_simulated(spec: str) -> bool:
+    """Whether no real model answers, so that the numbers say nothing about a skill."""
+    return parse(spec).kind in ("mock", "sim")
+
+
+def _suggestion(word: str) -> str:
+    close = difflib.get_close_matches(word, get_args(Kind), n=1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def _example(kind: Kind) -> str:
+    return {"command": "codex", "replay": "records.jsonl", "sim": "candidate=0.8"}.get(kind, "MODEL")
