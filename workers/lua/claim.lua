@@ -1,0 +1,65 @@
+-- Claim attempts: is each still wanted, and by nobody else?
+--
+-- KEYS: state, records, errors, claims (zset: index -> expiry ms), owners (hash: index -> "token reserve owner"),
+--       deaths (hash: index -> count), passed (set of units that need no further attempt)
+-- ARGV: lease ms, round, quarantine (0/1), units (0: attempts after a pass are wanted), estimate, owner, index...
+-- An owner that asks again for what it holds gets the same token: its first answer was lost on the way.
+-- For each index it returns {code, token, deliveries, errors, wait ms}:
+--   go, final, held, halted, decided, quarantine, poison, budget (see Claim in claims.py)
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local lease, round, quarantine = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local units, estimate, me = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local state = redis.call('HMGET', KEYS[1], 'halt', 'sealed', 'budget', 'spent', 'reserved')
+local gone = state[1] == false and state[2] == false
+local halted = gone or (state[1] and state[1] ~= '') or state[2] == '1'
+local budget = tonumber(state[3] or '')
+local spent, reserved = tonumber(state[4] or 0), tonumber(state[5] or 0)
+local answers = {}
+
+local function claim(index)
+  if halted then return {'halted'} end
+  local errors = 0
+  if redis.call('HEXISTS', KEYS[2], index) == 1 then
+    local error = redis.call('HGET', KEYS[3], index)
+    if not error then return {'final'} end
+    local count, last = error:match('^(%d+) (%d+)')
+    if tonumber(last) >= round then return {'final'} end
+    errors = tonumber(count)
+  end
+  if units > 0 and redis.call('SISMEMBER', KEYS[7], tonumber(index) % units) == 1 then return {'decided'} end
+  local deaths = tonumber(redis.call('HGET', KEYS[6], index) or 0)
+  local expiry = tonumber(redis.call('ZSCORE', KEYS[4], index) or 0)
+  if expiry > 0 then
+    local token, reserve, owner = redis.call('HGET', KEYS[5], index):match('^(%d+) (%S+) (.*)$')
+    if expiry > now and owner == me then return {'go', tonumber(token), 1 + deaths + errors, errors} end
+    if expiry > now then return {'held', 0, 0, 0, expiry - now} end
+    -- The holder vanished: its lease ran out and it stored nothing.
+    deaths = redis.call('HINCRBY', KEYS[6], index, 1)
+    reserved = reserved - tonumber(reserve)
+    redis.call('HSET', KEYS[1], 'reserved', reserved)
+    redis.call('ZREM', KEYS[4], index)
+    redis.call('HDEL', KEYS[5], index)
+  end
+  if quarantine then
+    if deaths > 2 then return {'poison', 0, 1 + deaths + errors, errors} end
+  elseif deaths >= 2 then
+    return {'quarantine'}
+  end
+  if budget and spent + reserved + estimate > budget then
+    redis.call('HSET', KEYS[1], 'halt', 'over_budget')
+    halted = true
+    return {'budget'}
+  end
+  local token = redis.call('HINCRBY', KEYS[1], 'token', 1)
+  redis.call('ZADD', KEYS[4], now + lease, index)
+  redis.call('HSET', KEYS[5], index, token .. ' ' .. estimate .. ' ' .. me)
+  if estimate > 0 then
+    reserved = reserved + estimate
+    redis.call('HSET', KEYS[1], 'reserved', reserved)
+  end
+  return {'go', token, 1 + deaths + errors, errors}
+end
+
+for i = 7, #ARGV do answers[i - 6] = claim(ARGV[i]) end
+return answers

@@ -1,0 +1,146 @@
+"""What a worker process knows of a run: its manifest, tasks, skills, fixtures and model clients, fetched once."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import redis.asyncio
+
+from workers.bundles import BundleMissing, Folders
+from workers.claims import RunClaims
+from workers.grid import Grid
+from workers.messages import Manifest, SkillMode, Task
+from workers.models import Model
+from workers.models.choose import is_agent, model_for
+from workers.store import Keys
+
+RUNS_KEPT = 16
+TASKS_KEPT = 2000
+
+
+class RunGone(Exception):
+    """The run's manifest is no longer in the store: it was deleted, it expired, or the server was flushed."""
+
+
+@dataclass
+class Run:
+    """One run in this process."""
+
+    manifest: Manifest
+    grid: Grid
+    claims: RunClaims
+    client: redis.asyncio.Redis
+    folders: Folders
+    fixtures: Path | None
+    skills: dict[str, Path]
+    models: dict[str, Model] = field(default_factory=dict)
+    _tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
+
+    async def fetch_tasks(self, numbers: set[int]) -> None:
+        """Bring these tasks here in one round trip."""
+        missing = sorted(number for number in numbers if number not in self._tasks)
+        if not missing:
+            return
+        fields = [str(number) for number in missing]
+        found = await cast(
+            "Awaitable[list[bytes | None]]", self.client.hmget(Keys(self.manifest.run_id).tasks, fields)
+        )
+        for number, data in zip(missing, found, strict=True):
+            if data is None:
+                raise RunGone(f"run {self.manifest.run_id} has lost task {number}; was the server flushed?")
+            self._tasks[number] = Task.model_validate_json(zlib.decompress(data))
+        while len(self._tasks) > max(TASKS_KEPT, len(numbers)):
+            self._tasks.popitem(last=False)
+
+    async def task(self, number: int) -> Task:
+        if number not in self._tasks:
+            await self.fetch_tasks({number})
+        return self._tasks[number]
+
+    def model(self, spec: str) -> Model:
+        if spec not in self.models:
+            self.models[spec] = model_for(spec, self.manifest.settings)
+        return self.models[spec]
+
+    def skill_mode(self, spec: str) -> SkillMode:
+        """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
+        if self.manifest.skill_mode is not None:
+            return self.manifest.skill_mode
+        return "mount" if is_agent(spec, self.manifest.settings) else "prepend"
+
+
+class Runs:
+    """The runs that this process has met lately."""
+
+    def __init__(self, client: redis.asyncio.Redis, owner: str, *, lease_seconds: float) -> None:
+        self._client = client
+        self._owner = owner
+        self._lease_seconds = lease_seconds
+        self._folders = Folders()
+        self._known: OrderedDict[str, Run] = OrderedDict()
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    def known(self) -> list[Run]:
+        """A snapshot, for the lease thread, which looks while the loop adds."""
+        return list(self._known.values())
+
+    async def get(self, run_id: str) -> Run:
+        """The run, fetched if need be; raises RunGone."""
+        if run_id in self._known:
+            self._known.move_to_end(run_id)
+            return self._known[run_id]
+        async with self._opening.setdefault(run_id, asyncio.Lock()):
+            if run_id not in self._known:
+                self._known[run_id] = await self._open(run_id)
+        self._opening.pop(run_id, None)
+        await self._forget_oldest()
+        return self._known[run_id]
+
+    async def _open(self, run_id: str) -> Run:
+        data = await cast("Awaitable[bytes | None]", self._client.get(Keys(run_id).manifest))
+        if data is None:
+            raise RunGone(f"run {run_id} is no longer in the store")
+        manifest = Manifest.model_validate_json(data)
+        grid = Grid(manifest.task_count, len(manifest.models), len(manifest.arms), manifest.pass_k)
+        return Run(
+            manifest=manifest,
+            grid=grid,
+            claims=RunClaims(
+                self._client,
+                run_id,
+                self._owner,
+                lease_seconds=self._lease_seconds,
+                units=grid.units if manifest.stop_early == "verdict" else 0,
+            ),
+            client=self._client,
+            folders=self._folders,
+            fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
+            skills={arm.name: await self._folder(arm.bundle) for arm in manifest.arms if arm.bundle},
+        )
+
+    async def _folder(self, digest: str) -> Path:
+        if (ready := self._folders.get(digest)) is not None:
+            return ready
+        data = await cast("Awaitable[bytes | None]", self._client.get(f"uplift:bundle:{digest}"))
+        if data is None:
+            raise BundleMissing(f"bundle {digest[:12]} is no longer in the store")
+        return await asyncio.to_thread(self._folders.open, digest, lambda _: data)
+
+    async def _forget_oldest(self) -> None:
+        idle = [run_id for run_id, run in self._known.items() if not run.claims.held]
+        for run_id in idle[: max(0, len(self._known) - RUNS_KEPT)]:
+            run = self._known.pop(run_id)
+            for model in run.models.values():
+                await model.close()
+
+    async def close(self) -> None:
+        for run in self._known.values():
+            for model in run.models.values():
+                await model.close()
+        self._folders.close()

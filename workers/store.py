@@ -1,0 +1,329 @@
+"""A run as Redis holds it: manifest, tasks, bundles, state, records and, at the end, its artifacts.
+
+Everything here is written idempotently and read by any process. Claiming and storing single attempts is in
+claims.py. A run's keys expire WORKING_DAYS after the last sign of life, and KEEP_DAYS after its artifact is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import redis
+
+from aggregate.records import AttemptRecord
+from workers.grid import Grid
+from workers.messages import Manifest, Task
+
+WORKING_DAYS = 7
+KEEP_DAYS = 2
+MAX_TRIES = 3
+_DAY = 86_400
+_PAGE = 500
+
+Halt = Literal["", "paused", "cancelled", "over_budget", "decided"]
+
+
+class UnusableServer(Exception):
+    """The server cannot hold a run safely, for the reason given."""
+
+
+class UnknownRun(Exception):
+    """No run of this name is in the store."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of a run's keys."""
+
+    run_id: str
+
+    def __getattr__(self, name: str) -> str:
+        return f"uplift:{self.run_id}:{name}"
+
+    def all(self) -> list[str]:
+        names = "manifest tasks state records errors claims owners deaths counts passed artifacts rounds"
+        return [getattr(self, name) for name in names.split()]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1."""
+
+    generation: int
+    halt: Halt
+    sealed: bool
+    created: float
+    sealed_at: float | None
+    spent: float
+    wasted: float
+    wasted_attempts: int
+    trouble: str | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts for a progress display: `outcomes[arm][outcome]`."""
+
+    outcomes: dict[int, dict[str, int]] = field(default_factory=dict)
+    in_flight: int = 0
+    spent: float = 0.0
+
+    @property
+    def recorded(self) -> int:
+        return sum(sum(counts.values()) for counts in self.outcomes.values())
+
+
+def connect(url: str) -> redis.Redis:
+    """A client that tries again on a broken connection; every write of ours may be sent twice."""
+    from redis.backoff import ExponentialBackoff
+    from redis.retry import Retry
+
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=30,
+        socket_connect_timeout=5,
+        retry=Retry(ExponentialBackoff(cap=2, base=0.05), 6),
+        health_check_interval=30,
+    )
+
+
+def pack(record: AttemptRecord) -> bytes:
+    """JSON without what is missing, compressed where that pays."""
+    data = record.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+    return zlib.compress(data, 1) if len(data) > 400 else data
+
+
+def unpack(data: bytes) -> AttemptRecord:
+    return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
+
+
+class Store:
+    """One server's runs, for producers, the finishing job and anybody who looks; blocking."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+
+    # --- the server -------------------------------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Warnings about this server; an evicting one is refused, because it loses records without a word."""
+        warnings = []
+        policy = self._config("maxmemory-policy", "noeviction")
+        if policy != "noeviction":
+            raise UnusableServer(
+                f"the server may evict keys (maxmemory-policy {policy}); set maxmemory-policy noeviction"
+            )
+        if self._config("appendonly", "yes") != "yes":
+            warnings.append("the server keeps nothing over a restart (appendonly no); runs would be lost")
+        return warnings
+
+    def _config(self, name: str, unknown: str) -> str:
+        try:
+            answer = cast("dict[str, str]", self.client.config_get(name))
+        except redis.ResponseError:  # managed servers forbid CONFIG; they say in their own console what is set
+            return unknown
+        return {_text(key): _text(value) for key, value in answer.items()}.get(name, unknown)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Workers that gave a sign of life within the last half minute."""
+        rows = cast("list[bytes]", self.client.zrangebyscore("uplift:workers", time.time() - 30, "+inf"))
+        found = cast("list[bytes | None]", self.client.mget([b"uplift:worker:" + row for row in rows])) if rows else []
+        return [json.loads(data) for data in found if data]
+
+    def sign_of_life(self, name: str, about: dict[str, Any]) -> None:
+        pipe = self.client.pipeline()
+        pipe.set(f"uplift:worker:{name}", json.dumps(about), ex=60)
+        pipe.zadd("uplift:workers", {name: time.time()})
+        pipe.zremrangebyscore("uplift:workers", 0, time.time() - 3600)
+        pipe.execute()
+
+    def forget_worker(self, name: str) -> None:
+        self.client.zrem("uplift:workers", name)
+
+    # --- creating a run ---------------------------------------------------------------------------------------
+
+    def put_bundle(self, digest: str, data: bytes) -> None:
+        self.client.set(f"uplift:bundle:{digest}", data, ex=WORKING_DAYS * _DAY)
+
+    def bundle(self, digest: str) -> bytes:
+        data = cast("bytes | None", self.client.get(f"uplift:bundle:{digest}"))
+        if data is None:
+            raise UnknownRun(f"bundle {digest[:12]} has expired; start the run again")
+        return data
+
+    def create(self, manifest: Manifest, tasks: Iterable[Task]) -> bool:
+        """Write a run; False when it is there already. The state is written last: it makes the run exist."""
+        keys = Keys(manifest.run_id)
+        if self.client.exists(keys.state):
+            return False
+        pipe = self.client.pipeline(transaction=False)
+        pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
+        page: dict[str | bytes, Any] = {}
+        for number, task in enumerate(tasks):
+            page[str(number)] = zlib.compress(task.model_dump_json(by_alias=True, exclude_defaults=True).encode(), 1)
+            if len(page) == _PAGE:
+                pipe.hset(keys.tasks, mapping=page)
+                pipe.execute()
+                page = {}
+        if page:
+            pipe.hset(keys.tasks, mapping=page)
+        state = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
+        if manifest.budget_usd is not None:
+            state["budget"] = repr(manifest.budget_usd)
+        pipe.hset(keys.state, mapping=cast("dict[str | bytes, Any]", state))
+        pipe.zadd("uplift:runs", {manifest.run_id: time.time()})
+        pipe.execute()
+        self.touch(manifest.run_id)
+        return True
+
+    def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
+        """Keep a run's keys for this many days from now."""
+        pipe = self.client.pipeline(transaction=False)
+        for key in Keys(run_id).all():
+            pipe.expire(key, days * _DAY)
+        pipe.execute()
+
+    # --- reading a run ----------------------------------------------------------------------------------------
+
+    def manifest(self, run_id: str) -> Manifest:
+        data = cast("bytes | None", self.client.get(Keys(run_id).manifest))
+        if data is None:
+            raise UnknownRun(f"no run {run_id!r} on this server; `uplift runs` lists them")
+        return Manifest.model_validate_json(data)
+
+    def tasks(self, run_id: str) -> Iterator[Task]:
+        keys, count = Keys(run_id), self.manifest(run_id).task_count
+        for start in range(0, count, _PAGE):
+            fields = [str(number) for number in range(start, min(start + _PAGE, count))]
+            for data in cast("list[bytes | None]", self.client.hmget(keys.tasks, fields)):
+                if data is None:
+                    raise UnknownRun(f"run {run_id!r} has lost tasks; the server was flushed or evicted keys")
+                yield Task.model_validate_json(zlib.decompress(data))
+
+    def state(self, run_id: str) -> State | None:
+        found = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
+        if not found:
+            return None
+        values = {_text(key): _text(value) for key, value in found.items()}
+        return State(
+            generation=int(values["generation"]),
+            halt=cast("Halt", values.get("halt", "")),
+            sealed=values.get("sealed") == "1",
+            created=float(values["created"]),
+            sealed_at=float(values["sealed_at"]) if values.get("sealed_at") else None,
+            spent=float(values.get("spent", 0)),
+            wasted=float(values.get("wasted", 0)),
+            wasted_attempts=int(values.get("wasted_attempts", 0)),
+            trouble=values.get("trouble") or None,
+        )
+
+    def runs(self) -> list[str]:
+        found = cast("list[bytes]", self.client.zrevrange("uplift:runs", 0, -1))
+        return [run for run in map(_text, found) if self.client.exists(Keys(run).state)]
+
+    def progress(self, run_id: str) -> Progress:
+        keys = Keys(run_id)
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hgetall(keys.counts)
+        pipe.zcount(keys.claims, time.time() * 1000, "+inf")
+        pipe.hget(keys.state, "spent")
+        counts, in_flight, spent = pipe.execute()
+        outcomes: dict[int, dict[str, int]] = {}
+        for key, value in counts.items():
+            arm, outcome = _text(key).split(" ")
+            outcomes.setdefault(int(arm), {})[outcome] = int(value)
+        return Progress(outcomes=outcomes, in_flight=in_flight, spent=float(spent or 0))
+
+    def records(self, run_id: str) -> Iterator[AttemptRecord]:
+        """Stream all records, in the server's order."""
+        for _, data in self.client.hscan_iter(Keys(run_id).records, count=_PAGE):
+            yield unpack(cast("bytes", data))
+
+    def record(self, run_id: str, index: int) -> AttemptRecord | None:
+        data = cast("bytes | None", self.client.hget(Keys(run_id).records, str(index)))
+        return unpack(data) if data is not None else None
+
+    def unfinished(self, run_id: str, grid: Grid, *, quarantined: bool = True) -> list[int]:
+        """Attempts that have no record, or an `error` that may be tried again."""
+        keys = Keys(run_id)
+        recorded = {int(field) for field in cast("list[bytes]", self.client.hkeys(keys.records))}
+        for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
+            if int(value.split(b" ", 1)[0]) < MAX_TRIES:
+                recorded.discard(int(index))
+        decided = {int(unit) for unit in cast("set[bytes]", self.client.smembers(keys.passed))}
+        missing = [index for index in range(grid.attempts) if index not in recorded]
+        return [index for index in missing if index % grid.units not in decided] if decided else missing
+
+    def deadly(self, run_id: str) -> set[int]:
+        """Attempts whose worker vanished at least twice: they run alone from now on."""
+        deaths = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).deaths))
+        return {int(index) for index, count in deaths.items() if int(count) >= 2}
+
+    def claimed(self, run_id: str) -> set[int]:
+        found = cast("list[bytes]", self.client.zrangebyscore(Keys(run_id).claims, time.time() * 1000, "+inf"))
+        return {int(index) for index in found}
+
+    # --- changing a run's state -------------------------------------------------------------------------------
+
+    def halt(self, run_id: str, why: Halt) -> bool:
+        """Stop new attempts, or let them go on with ""; False when the run is over already."""
+        keys = Keys(run_id)
+        if self.client.hget(keys.state, "sealed") != b"0":
+            return False
+        self.client.hset(keys.state, "halt", why)
+        return True
+
+    def next_generation(self, run_id: str) -> int:
+        """Unseal a run for going on; whatever an earlier generation's callback still does is ignored."""
+        keys = Keys(run_id)
+        pipe = self.client.pipeline()
+        pipe.hincrby(keys.state, "generation", 1)
+        pipe.hset(keys.state, mapping={"halt": "", "sealed": 0, "sealed_at": "", "trouble": ""})
+        pipe.delete(keys.artifacts)
+        return int(pipe.execute()[0])
+
+    def begin_round(self, run_id: str, generation: int, number: int, indexes: list[int]) -> list[int]:
+        """The attempts of a round, as its first caller gave them; a second caller publishes the very same."""
+        field_name = f"{generation}.{number}"
+        keys = Keys(run_id)
+        self.client.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1))
+        data = cast("bytes", self.client.hget(keys.rounds, field_name))
+        return cast("list[int]", json.loads(zlib.decompress(data)))
+
+    def seal(self, run_id: str) -> State:
+        """No record is taken from now on; the time of the first sealing stays."""
+        keys = Keys(run_id)
+        pipe = self.client.pipeline()
+        pipe.hset(keys.state, "sealed", 1)
+        pipe.hget(keys.state, "sealed_at")
+        if not pipe.execute()[1]:
+            self.client.hset(keys.state, "sealed_at", repr(time.time()))
+        state = self.state(run_id)
+        if state is None:
+            raise UnknownRun(f"run {run_id!r} vanished from the server while it was finished")
+        return state
+
+    def set_trouble(self, run_id: str, trouble: str) -> None:
+        self.client.hset(Keys(run_id).state, "trouble", trouble)
+
+    def put_artifacts(self, run_id: str, artifacts: list[dict[str, Any]]) -> bool:
+        """True for the one caller whose artifacts count."""
+        data = zlib.compress(json.dumps(artifacts, allow_nan=False).encode(), 6)
+        return bool(self.client.set(Keys(run_id).artifacts, data, nx=True, ex=WORKING_DAYS * _DAY))
+
+    def artifacts(self, run_id: str) -> list[dict[str, Any]] | None:
+        data = cast("bytes | None", self.client.get(Keys(run_id).artifacts))
+        return cast("list[dict[str, Any]]", json.loads(zlib.decompress(data))) if data is not None else None
+
+    def delete(self, run_id: str) -> None:
+        self.client.delete(*Keys(run_id).all())
+        self.client.zrem("uplift:runs", run_id)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
