@@ -1,7 +1,7 @@
-"""Judges say whether an output is good: `judge` takes a completion and its task's judge settings, and returns a judgment.
+"""Judges say whether an output is good; `judge` turns a completion and a task's judge into a judgment.
 
-They know no Celery, no vendor and no pandas. What they need from outside is handed to them: a way to ask a model,
-and the folder in which the suite's fixtures lie.
+They know no Celery, no vendor and no pandas. What they need from outside is handed to them: a way to ask a
+model, and the folder in which the suite's fixtures lie.
 """
 
 from __future__ import annotations
