@@ -1,0 +1,118 @@
+"""How much a task's result changes when only chance does: spread over repeated attempts, and flaky tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+FLAKY_RANGE = 20.0
+_TOLERANCE = 1e-9
+
+
+def compute_consistency(mean: float, std: float) -> float:
+    """1 minus the coefficient of variation, clamped to 0..1; `std` is the sample standard deviation.
+
+    NaN when either is missing (fewer than two values have no std) and when the mean is not above 0.
+    """
+    mean, std = float(mean), float(std)
+    if not (math.isfinite(mean) and math.isfinite(std)) or mean <= 0 or std < 0:
+        return math.nan
+    return min(1.0, max(0.0, 1 - std / mean))
+
+
+def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Spread of repeated attempts of one arm, from `{task, accuracy (0..100), matched}` per attempt.
+
+    None unless some task has two judged attempts; an attempt without a finite accuracy was not judged.
+    """
+    attempts: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        if _known(result.get("accuracy")):
+            attempts.setdefault(str(result["task"]), []).append(result)
+    repeated = {task: attempts[task] for task in sorted(attempts) if len(attempts[task]) >= 2}
+    if not repeated:
+        return None
+    tasks = {task: _task_spread(runs) for task, runs in repeated.items()}
+    mean_std = _mean([spread["std"] for spread in tasks.values()])
+    flaky = [task for task, spread in tasks.items() if spread["flaky"]]
+    return {
+        "accuracy_std_dev": mean_std,
+        "accuracy_range": _mean([spread["range"] for spread in tasks.values()]),
+        "consistency_score": min(100.0, max(0.0, 100 - 3 * mean_std)),
+        "concept_overlap": _mean([spread["concept_overlap"] for spread in tasks.values()]),
+        "flaky_tasks": flaky,
+        "flaky_sigma": {task: spread["sigma"] for task, spread in tasks.items()},
+        "flaky_by_sigma": [task for task, spread in tasks.items() if spread["flaky_by_sigma"]],
+        "unseen_bound": {task: s["unseen_bound"] for task, s in tasks.items() if s["range"] == 0},
+        "warnings": [f"{task}: {flaky_text(tasks[task]['range'], tasks[task]['n'])}" for task in flaky],
+        "tasks": tasks,
+        "n": len(tasks),
+    }
+
+
+def _task_spread(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    accuracies = np.array([float(run["accuracy"]) for run in runs])
+    spread = float(accuracies.max() - accuracies.min())
+    sigma = spread / d2(len(runs))
+    return {
+        "n": len(runs),
+        "std": float(np.std(accuracies)),
+        "range": spread,
+        "sigma": sigma,
+        "flaky": spread > FLAKY_RANGE + _TOLERANCE,
+        # The same line that two attempts are held to, so that more attempts do not make a task look flakier.
+        "flaky_by_sigma": sigma > FLAKY_RANGE / d2(2) + _TOLERANCE,
+        "unseen_bound": math.nan if spread else unseen_bound(len(runs)),
+        "concept_overlap": concept_overlap([run.get("matched") or () for run in runs]),
+    }
+
+
+def concept_overlap(matched: Sequence[Iterable[str]]) -> float:
+    """Percentage of the items matched in any attempt that were matched in all; 100 when none ever was."""
+    sets = [set(items) for items in matched]
+    union = set().union(*sets)
+    return 100.0 * len(set.intersection(*sets)) / len(union) if union else 100.0
+
+
+def unseen_bound(attempts: int) -> float:
+    """Largest chance of another outcome that `attempts` equal ones leave open at 95 %.
+
+    1 - 0.05 ** (1 / k): Clopper & Pearson, Biometrika 26 (1934) 404, with no event seen.
+    """
+    if attempts < 1:
+        return math.nan
+    return float(-math.expm1(math.log(0.05) / attempts))
+
+
+def flaky_text(spread: float, attempts: int) -> str:
+    """The words of a flaky warning: "range 35 points over 5 attempts"."""
+    return f"range {round(spread, 1):g} points over {attempts} attempts"
+
+
+@lru_cache(maxsize=256)
+def d2(attempts: int) -> float:
+    """Expected range of that many standard normal values (Tippett, Biometrika 17 (1925) 364); NaN below 2.
+
+    Integral of 1 - F^k - (1 - F)^k; the trapezoid rule is exact to rounding on so smooth a function.
+    """
+    if attempts < 2:
+        return math.nan
+    step = 0.05
+    total = 0.0
+    for i in range(-240, 241):
+        below = 0.5 * math.erfc(-i * step / math.sqrt(2))
+        above = 0.5 * math.erfc(i * step / math.sqrt(2))
+        total += 1 - below**attempts - above**attempts
+    return total * step
+
+
+def _known(value: object) -> bool:
+    return isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

@@ -1,0 +1,204 @@
+"""Every number of a run as a plain function: rates, points and cost; and the door to the other statistics.
+
+Missing is NaN, never 0. Intervals, tests, power, agreement and consistency have modules of their own and are
+public here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from math import comb
+
+import numpy as np
+
+from aggregate.agreement import judge_bias, krippendorff_alpha
+from aggregate.consistency import (
+    FLAKY_RANGE,
+    compute_consistency,
+    compute_consistency_metrics,
+    concept_overlap,
+    d2,
+    flaky_text,
+    unseen_bound,
+)
+from aggregate.counts import Numbers, PairedCounts, as_floats, paired_counts
+from aggregate.intervals import Interval, delta_interval, fixed_suite_interval
+from aggregate.power import attempts_needed, min_detectable_effect, tasks_needed
+from aggregate.significance import (
+    SignFlip,
+    TaskChanges,
+    benjamini_hochberg,
+    fisher_by_task,
+    holm,
+    mcnemar_exact,
+    sign_flip_test,
+)
+
+__all__ = [
+    "FLAKY_RANGE",
+    "Interval",
+    "PairedCounts",
+    "SignFlip",
+    "TaskChanges",
+    "attempt_pass_rate",
+    "attempts_needed",
+    "benjamini_hochberg",
+    "compute_consistency",
+    "compute_consistency_metrics",
+    "compute_cop",
+    "compute_frontier_cop",
+    "compute_impl_rate",
+    "concept_overlap",
+    "consensus",
+    "cost_per_extra_pass",
+    "cost_weighted_advantage",
+    "d2",
+    "delta_interval",
+    "dominates",
+    "fisher_by_task",
+    "fixed_suite_interval",
+    "flaky_text",
+    "holm",
+    "judge_bias",
+    "krippendorff_alpha",
+    "mcnemar_exact",
+    "mean_known",
+    "min_detectable_effect",
+    "normalized_gain",
+    "paired_counts",
+    "pass_at_k",
+    "pass_hat_k",
+    "rounded_delta",
+    "sign_flip_test",
+    "task_pass_rate",
+    "tasks_needed",
+    "unseen_bound",
+]
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that at least one of k attempts passes, from c passes in n: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased (Chen et al., arXiv:2107.03374, 2021); NaN when k > n, for fewer attempts cannot tell.
+    """
+    _check_counts(n, c, k)
+    if k > n:
+        return math.nan
+    return (comb(n, k) - comb(n - c, k)) / comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Chance that all of k attempts pass, from c passes in n: C(c, k) / C(n, k).
+
+    Unbiased (Yao et al., tau-bench, arXiv:2406.12045, 2024); NaN when k > n.
+    """
+    _check_counts(n, c, k)
+    if k > n:
+        return math.nan
+    return comb(c, k) / comb(n, k)
+
+
+def _check_counts(n: int, c: int, k: int) -> None:
+    if not 0 <= c <= n:
+        raise ValueError(f"c: {c} passes of n = {n} attempts")
+    if k < 1:
+        raise ValueError(f"k: {k} attempts; at least 1 is needed")
+
+
+def task_pass_rate(passes: Numbers, attempts: Numbers) -> float:
+    """Share of tasks that passed at least once, among those with a judged attempt; NaN when there is none."""
+    passed, judged = as_floats(passes, "passes"), as_floats(attempts, "attempts")
+    known = judged > 0
+    return float(np.mean(passed[known] > 0)) if known.any() else math.nan
+
+
+def attempt_pass_rate(passes: Numbers, attempts: Numbers) -> float:
+    """Mean over tasks of passes / judged attempts; NaN when no task was judged."""
+    passed, judged = as_floats(passes, "passes"), as_floats(attempts, "attempts")
+    known = judged > 0
+    return float(np.mean(passed[known] / judged[known])) if known.any() else math.nan
+
+
+def rounded_delta(candidate_rate: float, baseline_rate: float) -> float:
+    """The artifact's delta: difference of the rates as printed, 4 places each; NaN when one is missing."""
+    return round(round(float(candidate_rate), 4) - round(float(baseline_rate), 4), 4)
+
+
+def normalized_gain(candidate: float, baseline: float) -> float:
+    """Share of the possible improvement that was reached: (c - b) / (1 - b); NaN when b = 1.
+
+    Hake, American Journal of Physics 66 (1998) 64.
+    """
+    candidate, baseline = float(candidate), float(baseline)
+    return (candidate - baseline) / (1 - baseline) if baseline != 1 else math.nan
+
+
+def compute_impl_rate(achieved: float, maximum: float) -> float:
+    """Points achieved of those possible, not clamped; NaN when none was possible or a number is missing."""
+    achieved, maximum = float(achieved), float(maximum)
+    if not maximum > 0 or not math.isfinite(achieved) or not math.isfinite(maximum):
+        return math.nan
+    rate = achieved / maximum
+    return rate if math.isfinite(rate) else math.nan
+
+
+def consensus(values: Iterable[float | None]) -> float:
+    """Median of what a panel's judges gave, leaving out those that gave nothing; NaN when none did."""
+    given = [float(value) for value in values if value is not None and not math.isnan(value)]
+    return float(np.median(given)) if given else math.nan
+
+
+def mean_known(values: Iterable[float | None]) -> float:
+    """Mean of the values that are known; NaN when none is."""
+    given = [float(value) for value in values if value is not None and not math.isnan(value)]
+    return math.fsum(given) / len(given) if given else math.nan
+
+
+def compute_cop(mean_cost: float | None, pass_rate: float | None) -> float:
+    """Cost of one pass in USD: mean cost / pass rate of attempts (Erol et al., arXiv:2504.13359, 2025).
+
+    Infinite when nothing passes; NaN when the cost or the rate is unknown.
+    """
+    cost, rate = _number(mean_cost), _number(pass_rate)
+    if math.isnan(cost) or math.isnan(rate):
+        return math.nan
+    return cost / rate if rate > 0 else math.inf
+
+
+def compute_frontier_cop(values: Iterable[float | None]) -> float:
+    """The cheapest cost of a pass on offer: the smallest finite value; NaN when there is none."""
+    finite = [number for number in map(_number, values) if math.isfinite(number)]
+    return min(finite, default=math.nan)
+
+
+def cost_weighted_advantage(mean_advantage: float | None, mean_cost: float | None) -> float | None:
+    """Mean advantage per USD and task of the candidate; 0 when it costs nothing, None when either is unknown.
+
+    Never order candidates by it: a losing one looks better the more it costs.
+    """
+    advantage, cost = _number(mean_advantage), _number(mean_cost)
+    if math.isnan(cost) or math.isnan(advantage):
+        return None
+    return advantage / cost if cost != 0 else 0.0
+
+
+def cost_per_extra_pass(
+    candidate_cost: float | None, baseline_cost: float | None, attempt_delta: float | None
+) -> float:
+    """Extra USD per task for each additional pass; NaN unless the candidate is both better and dearer.
+
+    The incremental cost-effectiveness ratio (Drummond et al., Methods for the Economic Evaluation of Health
+    Care Programmes, 2015).
+    """
+    extra, gain = _number(candidate_cost) - _number(baseline_cost), _number(attempt_delta)
+    return extra / gain if extra > 0 and gain > 0 else math.nan
+
+
+def dominates(candidate_cost: float | None, baseline_cost: float | None, attempt_delta: float | None) -> bool:
+    """Better and no dearer: there is no price to weigh. False while a number is unknown."""
+    return _number(candidate_cost) <= _number(baseline_cost) and _number(attempt_delta) > 0
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
