@@ -1,0 +1,267 @@
+"""Skills: what is accepted, what is warned about, what is refused in one line, what travels to workers."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producer import front_matter, skills
+from producer.front_matter import InvalidFrontMatter
+from producer.skills import InvalidSkill, Skill
+from workers.bundles import pack_files, unpack
+
+GOOD = "---\nname: release-notes\ndescription: Writes release notes.\n---\n\n# Release notes\n\nBe brief.\n"
+
+
+def a_skill_folder(place: Path, text: str = GOOD, **others: str) -> Path:
+    for name, content in {"SKILL.md": text, **others}.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content.encode())
+    return place
+
+
+def a_skill(place: Path, text: str = GOOD) -> Skill:
+    return skills.load(a_skill_folder(place, text))
+
+
+def complaint_about(place: Path, text: str | bytes) -> str:
+    """The one-line error for this SKILL.md, without the folder's name."""
+    file = place / "SKILL.md"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InvalidSkill) as raised:
+        skills.load(file)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert message.startswith(str(place))
+    return message.removeprefix(f"{place}/")
+
+
+def test_a_folder_and_a_single_file_are_skills(tmp_path: Path) -> None:
+    folder = a_skill_folder(tmp_path / "notes")
+
+    whole, single = skills.load(folder), skills.load(folder / "SKILL.md")
+
+    assert whole == Skill(
+        path=folder / "SKILL.md",
+        name="release-notes",
+        description="Writes release notes.",
+        text=GOOD,
+        folder=folder,
+    )
+    assert single.folder is None
+    assert single.text == GOOD
+
+
+def test_text_is_kept_byte_for_byte_with_bom_and_crlf(tmp_path: Path) -> None:
+    text = "\ufeff" + GOOD.replace("\n", "\r\n")
+
+    skill = a_skill(tmp_path, text)
+
+    assert skill.text == text
+    assert skill.name == "release-notes"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "# Notes\n",
+            "SKILL.md:1:1: no front matter; begin the file with '---', name, description and '---'",
+        ),
+        ("---\nname: x\n", "SKILL.md:1:1: the front matter is not closed; end it with a line '---'"),
+        ("---\n- name\n---\n", "SKILL.md:2:1: not a list of keys; write lines such as 'name: …'"),
+        ("---\n---\n", "SKILL.md:2:1: not a list of keys; write lines such as 'name: …'"),
+        ("---\ndescription: d\n---\n", "SKILL.md:1:1: the front matter has no name; add a line 'name: …'"),
+        (
+            "---\nname: n\n---\n",
+            "SKILL.md:1:1: the front matter has no description; add a line 'description: …'",
+        ),
+        ("---\nname: 7\ndescription: d\n---\n", "SKILL.md:2:1: name is not text; put its value in quotes"),
+        (
+            "---\nname: n\ndescription: [a]\n---\n",
+            "SKILL.md:3:1: description is not text; put its value in quotes",
+        ),
+        (
+            "---\nname: n\ndescription: ' '\n---\n",
+            "SKILL.md:3:1: description ' ' is not readable; write some text",
+        ),
+        ("---\nname: n\nname: m\n---\n", "SKILL.md:3:1: key 'name' occurs twice; keep one"),
+        ("---\nname: a: b\n---\n", "SKILL.md:2:8: not readable as YAML: mapping values are not allowed here"),
+        (" \n\n", "SKILL.md: the SKILL.md is empty; write the skill, or leave it out"),
+        (GOOD + "\x00", "SKILL.md:9: control character '\\x00'; remove it"),
+        (b"---\nname: \xff\n---\n", "SKILL.md:2: not UTF-8 text; save it as UTF-8"),
+    ],
+)
+def test_a_skill_that_cannot_be_used_says_where_and_what_to_do(
+    tmp_path: Path, text: str | bytes, complaint: str
+) -> None:
+    assert complaint_about(tmp_path, text) == complaint
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "a: " + "[" * 5000,
+        "a:\n" + "".join(" " * level + "b:\n" for level in range(1, 200)),
+        "a: &x [1]\nb: *x",
+        "a: &a [x]\nb: &b [*a, *a]\nc: &c [*b, *b]",
+        "a: *nobody",
+        "a: !!python/object/apply:os.system ['true']\nname: &n x",
+        'a: "\\UFFFFFFFF"',
+        "%YAML 1." + "9" * 5000,
+        "a: '",
+        "\t- x",
+        "? [a, b]\n: c",
+        "x" * (front_matter.MAX_CHARACTERS + 1),
+    ],
+    ids=lambda yaml: yaml[:20],
+)
+def test_hostile_front_matter_is_a_one_line_error(tmp_path: Path, yaml: str) -> None:
+    assert len(complaint_about(tmp_path, f"---\n{yaml}\n---\nbody\n")) < 300
+
+
+@pytest.mark.parametrize(
+    "yaml", ["n: " + "9" * 5000, "when: 2026-99-99", "a: !!bool maybe", "b: !!binary '*'", "c: .nan"]
+)
+def test_values_that_nobody_needs_are_not_even_constructed(tmp_path: Path, yaml: str) -> None:
+    assert a_skill(tmp_path, f"---\nname: n\ndescription: d\n{yaml}\n---\n").name == "n"
+
+
+@given(st.text(alphabet="-:#[]{}&*!|>'\"%@`\n\t ab,?\\0\r"))
+def test_any_front_matter_is_read_or_refused(yaml: str) -> None:
+    with suppress(InvalidFrontMatter):
+        matter = front_matter.read(f"---\n{yaml}\n---\n")
+
+        assert all(0 <= entry.start < entry.end <= matter.end for entry in matter.entries.values())
+
+
+def test_a_skill_that_is_too_long_is_refused_and_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "SKILL.md").open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(InvalidSkill, match="more than 1048576 bytes; move parts into files beside it"):
+        skills.load(tmp_path)
+
+
+def test_a_path_without_a_skill_says_what_a_skill_is(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSkill, match=r"skill not found: .*nowhere; give a folder with a SKILL\.md"):
+        skills.load(tmp_path / "nowhere")
+    with pytest.raises(InvalidSkill, match=r"no SKILL\.md in .*; a skill is a folder with that file in it"):
+        skills.load(tmp_path)
+    (tmp_path / "skill.md").write_text(GOOD)
+    if not (tmp_path / "SKILL.md").exists():
+        with pytest.raises(InvalidSkill, match=r"no SKILL\.md in .*; rename skill\.md to SKILL\.md"):
+            skills.load(tmp_path)
+    with pytest.raises(InvalidSkill, match="cannot be read: File name too long"):
+        skills.load(tmp_path / ("x" * 5000))
+
+
+def test_unknown_keys_and_long_or_odd_values_are_warnings(tmp_path: Path) -> None:
+    text = (
+        f"---\nname: Release_Notes\ndescription: {'d' * 1025}\ncompatibility: {'c' * 501}\n"
+        "alowed-tools: Read\nmood: good\n---\n"
+    )
+
+    skill = a_skill(tmp_path, text)
+
+    assert [warning.removeprefix(f"{tmp_path}/SKILL.md") for warning in skill.warnings] == [
+        ":2: name 'Release_Notes' should be at most 64 lower-case letters, digits and single hyphens",
+        ":3: description has 1025 characters; agents read at most 1024",
+        ":4: compatibility has 501 characters; agents read at most 500",
+        ":5: unknown key 'alowed-tools' in the front matter; did you mean allowed-tools?",
+        ":6: unknown key 'mood' in the front matter",
+    ]
+
+
+def test_the_documented_keys_and_values_at_the_limit_give_no_warning(tmp_path: Path) -> None:
+    text = (
+        f"---\nname: {'n' * 64}\ndescription: {'d' * 1024}\nlicense: MIT\ncompatibility: any\n"
+        "metadata: {author: me}\nallowed-tools: Read Grep\nuser-invocable: false\ncontext: fork\n"
+        "hooks: {}\npaths: ['*.md']\nwhen_to_use: now\n---\n"
+    )
+
+    assert a_skill(tmp_path, text).warnings == ()
+
+
+def test_a_folder_travels_whole_and_a_single_file_alone(tmp_path: Path) -> None:
+    folder = a_skill_folder(tmp_path / "notes", **{"references/tone.md": "Warm."})
+
+    assert skills.bundle(skills.load(folder)) == pack_files(
+        {"SKILL.md": GOOD.encode(), "references/tone.md": b"Warm."}
+    )
+    assert skills.bundle(skills.load(folder / "SKILL.md")) == pack_files({"SKILL.md": GOOD.encode()})
+
+
+def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp_path: Path) -> None:
+    folder = a_skill_folder(tmp_path / "notes", **{"references/tone.md": "Warm."})
+    changed = GOOD.replace("brief", "very brief").replace("release-notes", "notes")
+
+    skill = skills.with_text(skills.load(folder), changed)
+
+    unpack(skills.bundle(skill).data, tmp_path / "there")
+    assert (tmp_path / "there/SKILL.md").read_text() == changed
+    assert (tmp_path / "there/references/tone.md").read_text() == "Warm."
+    assert skill.name == "notes"
+    assert (folder / "SKILL.md").read_text() == GOOD
+
+
+def test_another_text_is_checked_like_any_skill(tmp_path: Path) -> None:
+    skill = a_skill(tmp_path)
+
+    with pytest.raises(InvalidSkill, match="candidate c1:1:1: no front matter"):
+        skills.with_text(skill, "# Notes", place="candidate c1")
+    with pytest.raises(InvalidSkill, match="control character"):
+        skills.with_text(skill, GOOD + "\ud800")
+    with pytest.raises(InvalidSkill, match="more than 1048576 bytes"):
+        skills.with_text(skill, GOOD + "x" * 2_000_000)
+
+
+def test_a_folder_that_cannot_be_packed_is_an_error_of_the_skill(tmp_path: Path) -> None:
+    os.mkfifo(a_skill_folder(tmp_path / "notes") / "pipe")
+
+    with pytest.raises(InvalidSkill, match=r"cannot be packed: .*pipe: neither a file nor a folder"):
+        skills.bundle(skills.load(tmp_path / "notes"))
+
+
+def test_an_update_replaces_a_key_in_its_place_and_keeps_the_rest_byte_for_byte() -> None:
+    text = (
+        "---\n# who\nname:   notes\ndescription: |\n  old\n  # not a comment\n\n# which\nmetadata: {a:  1}\n"
+        "license: MIT\n--- \n\n# Body  \n---\n"
+    )
+
+    updated = front_matter.update(text, ["description: new", "model: haiku"])
+
+    assert updated == (
+        "---\n# who\nname:   notes\ndescription: new\n\n# which\nmetadata: {a:  1}\n"
+        "license: MIT\nmodel: haiku\n--- \n\n# Body  \n---\n"
+    )
+
+
+def test_an_update_may_span_lines_be_wrapped_in_rules_and_meets_crlf() -> None:
+    text = "---\r\nname: n\r\ndescription: d\r\n---\r\nBody\r\n"
+
+    updated = front_matter.update(text, ["---", "description: >", "  one", "  two", "---"])
+
+    assert updated == "---\r\nname: n\r\ndescription: >\r\n  one\r\n  two\r\n---\r\nBody\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "complaint"),
+    [
+        (GOOD, ["just words"], "not a list of keys"),
+        (GOOD, [], "not a list of keys"),
+        (GOOD, ["a: ["], "not readable as YAML"),
+        (GOOD, ["{a: 1, b: 2}"], "cannot edit 'a'"),
+        ("---\n{name: n, description: d}\n---\n", ["name: m"], "cannot edit 'name'"),
+        ("no front matter", ["name: m"], "no front matter"),
+        (GOOD, ["a: " + "x" * 70_000], "at most 65536"),
+    ],
+)
+def test_an_update_that_cannot_be_made_is_an_error(text: str, lines: list[str], complaint: str) -> None:
+    with pytest.raises(InvalidFrontMatter, match=complaint):
+        front_matter.update(text, lines)
