@@ -109,7 +109,7 @@ def mcnemar_exact(b: int, c: int) -> float:
 def holm(p_values: Sequence[float], comparisons: int | None = None) -> list[float]:
     """Adjust p-values so that one false alarm among all is rare (Holm, Scand. J. Statistics 6 (1979) 65).
 
-    `comparisons` counts earlier candidates against the same baseline too, whose p-values are not at hand: they
+    `comparisons` counts earlier candidates against the same baseline too. Their p-values are not at hand and
     are taken as larger than these, which is never less cautious. NaN stays NaN and counts for nothing.
     """
     values, order = _ordered(p_values)
