@@ -24,6 +24,7 @@ class Completion(BaseModel):
     cache_write_tokens: int | None = None
     cost_usd: float | None = None
     cost_source: str | None = None
+    unit_prices: dict[str, float] | None = None
     turns: int | None = None
     skill_invoked: bool | None = None
 

@@ -1,0 +1,262 @@
+"""The vendors' SDK clients against the stand-in: what is sent, what is read, what an error means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from standing_in import Asked, Reply, StandIn, standing_in
+
+from workers.messages import ModelSettings, Price
+from workers.models import MAX_OUTPUT_BYTES, Model, ModelBusy, ModelError, ModelFailed, Request
+from workers.models.choose import model_for
+
+KEY = "sk-canary-0123456789"
+BOTH = pytest.mark.parametrize("kind", ["anthropic", "openai"])
+
+
+@pytest.fixture(autouse=True)
+def a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@asynccontextmanager
+async def asking(
+    kind: str, stand_in: StandIn, name: str = "some-model", **settings: Any
+) -> AsyncIterator[Model]:
+    params = {"base_url": stand_in.url + ("/v1" if kind == "openai" else ""), **settings.pop("params", {})}
+    model = model_for(f"{kind}:{name}", ModelSettings(params=params, **settings))
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+async def error_from(kind: str, reply: Reply) -> ModelError:
+    async with standing_in(reply) as stand_in, asking(kind, stand_in) as model:
+        with pytest.raises(ModelError) as caught:
+            await model.complete(Request("hi"))
+        assert len(stand_in.asked) == 1, "the SDK retried by itself"
+    return caught.value
+
+
+@BOTH
+async def test_an_answer_carries_text_tokens_and_one_turn(kind: str) -> None:
+    reply = Reply(text="Grüße 🌍", input_tokens=90, output_tokens=7)
+    async with standing_in(reply) as stand_in, asking(kind, stand_in) as model:
+        said = await model.complete(Request("hi"))
+    assert (said.text, said.input_tokens, said.output_tokens, said.turns) == ("Grüße 🌍", 90, 7, 1)
+    assert not said.truncated
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("anthropic", 100 + 30 + 20), ("openai", 100)])
+async def test_input_tokens_count_all_input_whatever_the_vendor_leaves_out(kind: str, counted: int) -> None:
+    reply = Reply(input_tokens=100, cache_read_tokens=30, cache_write_tokens=20)
+    async with standing_in(reply) as stand_in, asking(kind, stand_in) as model:
+        said = await model.complete(Request("hi"))
+    assert (said.input_tokens, said.cache_read_tokens) == (counted, 30)
+
+
+async def test_anthropic_is_sent_system_temperature_and_max_tokens_and_no_seed() -> None:
+    params = {"temperature": 0.5, "max_tokens": 77, "seed": 3, "metadata": {"user_id": "u"}}
+    async with standing_in() as stand_in, asking("anthropic", stand_in, params=params) as model:
+        await model.complete(Request("hi", system="be brief"))
+    sent = stand_in.asked[0].body
+    assert sent["messages"] == [{"role": "user", "content": "hi"}]
+    assert (sent["system"], sent["temperature"], sent["max_tokens"]) == ("be brief", 0.5, 77)
+    assert sent["metadata"] == {"user_id": "u"}
+    assert "seed" not in sent
+    assert "base_url" not in sent
+
+
+async def test_openai_is_sent_system_temperature_max_tokens_and_seed() -> None:
+    params = {"system": "be brief", "temperature": 0.5, "max_tokens": 77, "seed": 3, "logit_bias": {}}
+    async with standing_in() as stand_in, asking("openai", stand_in, params=params) as model:
+        await model.complete(Request("hi"))
+    sent = stand_in.asked[0].body
+    assert [message["role"] for message in sent["messages"]] == ["system", "user"]
+    assert (sent["temperature"], sent["max_tokens"], sent["seed"], sent["logit_bias"]) == (0.5, 77, 3, {})
+
+
+@BOTH
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+async def test_overload_may_be_asked_again(kind: str, status: int) -> None:
+    error = await error_from(kind, Reply(status=status, message="slow down", retry_after="7"))
+    assert isinstance(error, ModelBusy)
+    assert error.retry_after == 7
+    assert "slow down" in str(error)
+
+
+@BOTH
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_wrong_key_or_an_unknown_model_is_hopeless(kind: str, status: int) -> None:
+    error = await error_from(kind, Reply(status=status, message="no such thing"))
+    assert isinstance(error, ModelFailed)
+    assert error.hopeless
+    assert f"HTTP {status}" in str(error)
+    assert "no such thing" in str(error)
+
+
+@BOTH
+async def test_a_refused_request_is_not_hopeless_because_the_next_prompt_may_do(kind: str) -> None:
+    error = await error_from(kind, Reply(status=400, message="prompt is too long"))
+    assert isinstance(error, ModelFailed)
+    assert not error.hopeless
+
+
+@BOTH
+async def test_an_empty_account_is_hopeless_even_as_a_429(kind: str) -> None:
+    error = await error_from(kind, Reply(status=429, message="insufficient_quota: pay first"))
+    assert isinstance(error, ModelFailed)
+    assert error.hopeless
+
+
+@BOTH
+async def test_a_dropped_connection_may_be_asked_again(kind: str) -> None:
+    assert isinstance(await error_from(kind, Reply(drop=True)), ModelBusy)
+
+
+@BOTH
+async def test_nobody_listening_may_be_asked_again(kind: str) -> None:
+    async with standing_in() as stand_in:
+        pass
+    async with asking(kind, stand_in) as model:
+        with pytest.raises(ModelBusy, match="no connection"):
+            await model.complete(Request("hi"))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "body", ["<html>proxy</html>", "[]", "{}", '{"content": 3, "choices": []}', "[" * 100_000, ""]
+)
+async def test_an_answer_that_is_no_message_is_an_error(kind: str, body: str) -> None:
+    error = await error_from(kind, Reply(raw=body))
+    assert isinstance(error, ModelFailed)
+    assert "unreadable answer" in str(error)
+
+
+@BOTH
+async def test_lone_surrogates_and_nul_become_text_that_can_be_stored(kind: str) -> None:
+    raw = {
+        "anthropic": '{"content": [{"type": "text", "text": "a\\ud800b\\u0000"}]}',
+        "openai": '{"choices": [{"message": {"content": "a\\ud800b\\u0000"}}]}',
+    }[kind]
+    async with standing_in(Reply(raw=raw)) as stand_in, asking(kind, stand_in) as model:
+        said = await model.complete(Request("hi"))
+    assert said.text == "a\ufffdb\x00"
+    assert said.input_tokens is None
+    assert json.loads(said.model_dump_json())["text"] == said.text
+
+
+@BOTH
+async def test_a_hundred_megabytes_are_cut_while_reading(kind: str) -> None:
+    reply = Reply(text="start ", pad_bytes=100_000_000)
+    async with standing_in(reply) as stand_in, asking(kind, stand_in) as model:
+        tracemalloc.start()
+        said = await model.complete(Request("hi"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        sent = stand_in.asked[0]
+    assert said.truncated
+    assert said.text.startswith("start xxx")
+    assert len(said.text.encode()) == MAX_OUTPUT_BYTES
+    assert (said.output_tokens, said.cost_usd) == (None, None)
+    assert not sent.finished
+    assert peak < 95_000_000
+
+
+@BOTH
+async def test_a_hundred_megabytes_of_error_are_cut_too(kind: str) -> None:
+    error = await error_from(kind, Reply(status=500, text="!", message="!", pad_bytes=100_000_000))
+    assert isinstance(error, ModelBusy)
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize(("kind", "stop"), [("anthropic", "max_tokens"), ("openai", "length")])
+async def test_an_answer_that_hit_its_token_limit_is_marked_as_truncated(kind: str, stop: str) -> None:
+    async with standing_in(Reply(stop=stop)) as stand_in, asking(kind, stand_in) as model:
+        assert (await model.complete(Request("hi"))).truncated
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "reply", [Reply(hang=True), Reply(drip=0.05, text="y" * 5000)], ids=["hangs", "drips"]
+)
+async def test_a_deadline_ends_a_call_that_hangs_or_drips_and_the_next_call_works(
+    kind: str, reply: Reply
+) -> None:
+    async with standing_in(reply, Reply(text="fine")) as stand_in, asking(kind, stand_in) as model:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await model.complete(Request("hi"))
+        assert (await model.complete(Request("hi"))).text == "fine"
+
+
+@BOTH
+async def test_cost_comes_from_the_configs_prices(kind: str) -> None:
+    prices = {"some-model": Price(input=2.0, output=10.0, cache_read=0.5)}
+    reply = Reply(input_tokens=1000, output_tokens=100, cache_read_tokens=400)
+    async with standing_in(reply) as stand_in, asking(kind, stand_in, prices=prices) as model:
+        said = await model.complete(Request("hi"))
+    plain = 1000 if kind == "anthropic" else 600
+    assert said.cost_usd == pytest.approx((plain * 2.0 + 400 * 0.5 + 100 * 10.0) / 1e6)
+    assert said.cost_source == "config"
+    assert said.unit_prices == {"input": 2.0, "output": 10.0, "cache_read": 0.5}
+
+
+@BOTH
+async def test_an_unknown_models_cost_is_unknown(kind: str) -> None:
+    async with standing_in() as stand_in, asking(kind, stand_in) as model:
+        said = await model.complete(Request("hi"))
+    assert (said.cost_usd, said.cost_source) == (None, None)
+
+
+async def test_a_providers_own_figure_wins() -> None:
+    raw = '{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1, "cost": 0.125}}'
+    prices = {"some-model": Price(input=2.0, output=10.0)}
+    async with standing_in(Reply(raw=raw)) as stand_in, asking("openai", stand_in, prices=prices) as model:
+        said = await model.complete(Request("hi"))
+    assert (said.cost_usd, said.cost_source) == (0.125, "provider")
+
+
+@BOTH
+async def test_no_error_tells_the_key(kind: str) -> None:
+    error = await error_from(kind, Reply(status=401, message=f"key {KEY} is wrong"))
+    assert KEY not in str(error)
+    assert "[redacted]" in str(error)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("anthropic", "ANTHROPIC_API_KEY"), ("openai", "OPENAI_API_KEY")])
+async def test_a_missing_key_is_hopeless_and_sends_nothing(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name)
+    model = model_for(f"{kind}:some-model", ModelSettings())
+    with pytest.raises(ModelFailed, match=r"(?i)api_key|authentication") as caught:
+        await model.complete(Request("hi"))
+    await model.close()
+    assert caught.value.hopeless
+
+
+@BOTH
+async def test_a_cancelled_call_closes_its_connection(kind: str) -> None:
+    async with standing_in() as stand_in, asking(kind, stand_in) as model:
+        arrived = asyncio.Event()
+
+        def hang(asked: Asked) -> Reply:
+            arrived.set()
+            return Reply(hang=True)
+
+        stand_in.answer = hang
+        call = asyncio.create_task(model.complete(Request("hi")))
+        await arrived.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await stand_in.all_gone()

@@ -1,0 +1,124 @@
+"""What a call cost in USD, and who says so: the provider, the config's prices, or the genai-prices table.
+
+Unknown stays None; a guess would look like a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from judges.judgment import Completion
+from workers.messages import ModelSettings, Price
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class UnitPrices:
+    """USD per million tokens, and where they come from: "config" or "genai-prices VERSION".
+
+    The table charges very long prompts more; `price` is then the price of all others.
+    """
+
+    price: Price
+    source: str
+
+
+def unit_prices(spec: str, settings: ModelSettings) -> UnitPrices | None:
+    """A model's prices: the config's under the spec or the bare name, then the table's; None if unknown."""
+    name = spec.partition(":")[2]
+    for key in (spec, name):
+        if key and (price := settings.prices.get(key)) is not None:
+            return UnitPrices(price, "config")
+    provider = _provider(spec)
+    return _table_prices(name, provider) if provider and name else None
+
+
+def priced(completion: Completion, spec: str, settings: ModelSettings) -> Completion:
+    """The completion with its cost filled in from unit prices, unless it has one or nobody knows."""
+    if completion.cost_usd is not None:
+        return completion
+    prices = unit_prices(spec, settings)
+    if prices is None or completion.input_tokens is None or completion.output_tokens is None:
+        return completion
+    if prices.source == "config":
+        amount = _config_cost(completion, prices.price)
+    else:
+        amount = _table_cost(completion, spec)
+    return completion.model_copy(
+        update={
+            "cost_usd": amount,
+            "cost_source": prices.source,
+            "unit_prices": prices.price.model_dump(exclude_none=True),
+        }
+    )
+
+
+def largest_cost(spec: str, settings: ModelSettings, input_tokens: int, max_tokens: int) -> float | None:
+    """What a call can cost at most, before any has been seen; None where the price is unknown."""
+    prices = unit_prices(spec, settings)
+    if prices is None:
+        return None
+    return (input_tokens * prices.price.input + max_tokens * prices.price.output) / _MILLION
+
+
+def provider_cost(usage: Mapping[str, Any]) -> float | None:
+    """The provider's own figure, as some OpenAI-compatible services put it into their usage block."""
+    value = usage.get("cost")
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    return None
+
+
+def _config_cost(completion: Completion, price: Price) -> float:
+    """`input_tokens` counts all input; its cached parts have their own price where the config gives one."""
+    read, written = completion.cache_read_tokens or 0, completion.cache_write_tokens or 0
+    plain = max(0, (completion.input_tokens or 0) - read - written)
+    read_price = price.input if price.cache_read is None else price.cache_read
+    write_price = price.input if price.cache_write is None else price.cache_write
+    total = plain * price.input + read * read_price + written * write_price
+    return (total + (completion.output_tokens or 0) * price.output) / _MILLION
+
+
+def _table_cost(completion: Completion, spec: str) -> float:
+    import genai_prices
+
+    usage = genai_prices.Usage(
+        input_tokens=completion.input_tokens,
+        output_tokens=completion.output_tokens,
+        cache_read_tokens=completion.cache_read_tokens or None,
+        cache_write_tokens=completion.cache_write_tokens or None,
+    )
+    found = genai_prices.calc_price(usage, model_ref=spec.partition(":")[2], provider_id=_provider(spec))
+    return float(found.total_price)
+
+
+def _provider(spec: str) -> str | None:
+    kind = spec.partition(":")[0]
+    return {"anthropic": "anthropic", "openai": "openai", "claude-code": "anthropic"}.get(kind)
+
+
+@lru_cache(maxsize=256)
+def _table_prices(name: str, provider: str) -> UnitPrices | None:
+    import genai_prices
+
+    try:
+        usage = genai_prices.Usage(input_tokens=1, output_tokens=1)
+        table = genai_prices.calc_price(usage, model_ref=name, provider_id=provider).model_price
+    except (LookupError, ValueError):
+        return None
+    read, written = _base(table, "cache_read_mtok"), _base(table, "cache_write_mtok")
+    plain, output = _base(table, "input_mtok"), _base(table, "output_mtok")
+    if plain is None or output is None:
+        return None
+    price = Price(input=plain, output=output, cache_read=read, cache_write=written)
+    return UnitPrices(price, f"genai-prices {genai_prices.__version__}")
+
+
+def _base(table: Any, name: str) -> float | None:
+    """One price from the table; of a tiered one, the first tier."""
+    value = getattr(table, name, None)
+    return None if value is None else float(getattr(value, "base", value))
