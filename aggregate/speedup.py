@@ -134,7 +134,7 @@ def task_payload(
 def summarize_speedups(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One arm and model over its tasks: arithmetic means of task payloads, sums of benchmark counts.
 
-    Optional keys of a payload: `task_cost_usd`, `trajectory_length`, and `passes` with `attempts` for accuracy
+    Optional keys of a payload: `task_cost_usd` and `trajectory_length`; `passes` with `attempts` for accuracy
     and pass@k. What no task knows is NaN.
     """
     means = {name: _mean_of(tasks, name) for name in _ADVANTAGES}

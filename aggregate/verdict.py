@@ -120,7 +120,7 @@ def _compared(delta: float, bounds: tuple[float, float] | None, warnings: tuple[
 
 
 def error_reasons(arms: Mapping[str, ArmErrors]) -> list[str]:
-    """For every arm with more than 5 % of its attempts in `error`: how many, and the most frequent messages."""
+    """For every arm with more than 5 % of its attempts in `error`: how many, and what most of them said."""
     return [
         f"{counts.errors} of {counts.attempts} {arm} attempts ended in error{_most_frequent(counts.messages)}"
         for arm, counts in arms.items()
