@@ -4,9 +4,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # Celery looks for `workers.app`; building it costs half a second that `uplift --help` should not pay.
-    if name in {"app", "celery"}:
-        from workers.app import app
+    # Celery looks for an attribute `celery`; building the app costs half a second that nobody else should pay.
+    if name == "celery":
+        from workers.app import worker_app
 
-        return app
-    raise AttributeError(name)
+        return worker_app()
+    raise AttributeError(f"module 'workers' has no attribute {name!r}")

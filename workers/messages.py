@@ -115,4 +115,3 @@ class Manifest(_Message):
     budget_usd: float | None = None
     stop_early: Literal["verdict", "decision"] | None = None
     lane: str
-    info: dict[str, Any] = {}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import redis
 
 from aggregate.records import AttemptRecord
+from aggregate.run_info import RunInfo
 from workers.grid import Grid
 from workers.messages import Manifest, Task
 
@@ -46,7 +47,7 @@ class Keys:
         return f"uplift:{self.run_id}:{name}"
 
     def all(self) -> list[str]:
-        names = "manifest tasks state records errors claims owners deaths counts passed artifacts rounds"
+        names = "manifest info tasks state records errors claims owners deaths counts passed artifacts rounds"
         return [getattr(self, name) for name in names.split()]
 
 
@@ -156,13 +157,16 @@ class Store:
             raise UnknownRun(f"bundle {digest[:12]} has expired; start the run again")
         return data
 
-    def create(self, manifest: Manifest, tasks: Iterable[Task]) -> bool:
+    def create(
+        self, manifest: Manifest, info: RunInfo, tasks: Iterable[Task], cached: Mapping[int, AttemptRecord]
+    ) -> bool:
         """Write a run; False when it is there already. The state is written last: it makes the run exist."""
         keys = Keys(manifest.run_id)
         if self.client.exists(keys.state):
             return False
         pipe = self.client.pipeline(transaction=False)
         pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
+        pipe.set(keys.info, zlib.compress(info.model_dump_json().encode(), 1))
         page: dict[str | bytes, Any] = {}
         for number, task in enumerate(tasks):
             page[str(number)] = zlib.compress(task.model_dump_json(by_alias=True, exclude_defaults=True).encode(), 1)
@@ -172,6 +176,7 @@ class Store:
                 page = {}
         if page:
             pipe.hset(keys.tasks, mapping=page)
+        self._put_cached(keys, len(manifest.arms), cached)
         state = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
@@ -180,6 +185,14 @@ class Store:
         pipe.execute()
         self.touch(manifest.run_id)
         return True
+
+    def _put_cached(self, keys: Keys, arms: int, cached: Mapping[int, AttemptRecord]) -> None:
+        pipe = self.client.pipeline()
+        pipe.delete(keys.records, keys.counts)  # left by a producer that died in this very place
+        for index, record in cached.items():
+            pipe.hset(keys.records, str(index), pack(record))
+            pipe.hincrby(keys.counts, f"{index % arms} {record.outcome}", 1)
+        pipe.execute()
 
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
         """Keep a run's keys for this many days from now."""
@@ -195,6 +208,13 @@ class Store:
         if data is None:
             raise UnknownRun(f"no run {run_id!r} on this server; `uplift runs` lists them")
         return Manifest.model_validate_json(data)
+
+    def info(self, run_id: str) -> RunInfo:
+        """What the run was when it was submitted; how it ended is added when it is finished."""
+        data = cast("bytes | None", self.client.get(Keys(run_id).info))
+        if data is None:
+            raise UnknownRun(f"no run {run_id!r} on this server; `uplift runs` lists them")
+        return RunInfo.model_validate_json(zlib.decompress(data))
 
     def tasks(self, run_id: str) -> Iterator[Task]:
         keys, count = Keys(run_id), self.manifest(run_id).task_count
@@ -248,7 +268,7 @@ class Store:
         data = cast("bytes | None", self.client.hget(Keys(run_id).records, str(index)))
         return unpack(data) if data is not None else None
 
-    def unfinished(self, run_id: str, grid: Grid, *, quarantined: bool = True) -> list[int]:
+    def unfinished(self, run_id: str, grid: Grid) -> list[int]:
         """Attempts that have no record, or an `error` that may be tried again."""
         keys = Keys(run_id)
         recorded = {int(field) for field in cast("list[bytes]", self.client.hkeys(keys.records))}

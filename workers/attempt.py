@@ -1,0 +1,224 @@
+"""One attempt: ask the model, judge what it said, make a record. Knows no Celery, and never raises.
+
+A failure in here is data: raising would cancel the chord's callback and lose every other record of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import judges
+from aggregate.records import AttemptRecord, Outcome
+from judges.judgment import Completion, Judgment, Workspace
+from judges.spec import Rubric
+from workers.claims import Claim
+from workers.grid import Cell
+from workers.messages import Task
+from workers.models import Request
+from workers.models.choose import parse
+from workers.models.retry import with_retries
+from workers.models.sim import Sim
+from workers.prompts import prepend
+from workers.runs import Run
+
+MAX_ERROR_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is to be done: one model call for (task, arm, model, number)."""
+
+    task: Task
+    arm: str
+    model: str
+    number: int
+
+    @classmethod
+    def at(cls, run: Run, cell: Cell, task: Task) -> Attempt:
+        return cls(task, run.manifest.arms[cell.arm].name, run.manifest.models[cell.model], cell.number)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How asking ended: with a completion, or with a time-out or an error and why."""
+
+    request: Request
+    started_at: str
+    seconds: float
+    completion: Completion | None = None
+    outcome: Literal["timeout", "error"] | None = None
+    error: str | None = None
+    retries: int = 0
+    hopeless: bool = False
+
+
+async def ask(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None = None) -> Answer:
+    """Ask the model within the task's time; whatever goes wrong is in the answer."""
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    begun = time.perf_counter()
+    retries = 0
+
+    def answer(**how: object) -> Answer:
+        return Answer(request, started_at, time.perf_counter() - begun, retries=retries, **how)  # type: ignore[arg-type]  # a closure over Answer's own fields
+
+    request = Request(prompt=attempt.task.prompt)
+    try:
+        request = _request(attempt, run, claim, workspace)
+        model = run.model(attempt.model)
+        async with asyncio.timeout(attempt.task.timeout_seconds):
+            if run.manifest.settings.retry:
+                completion, retries = await with_retries(lambda: model.complete(request))
+            else:
+                completion = await model.complete(request)
+        return answer(completion=completion)
+    except TimeoutError:
+        return answer(outcome="timeout", error=f"no answer within {attempt.task.timeout_seconds:g} s")
+    # Any exception of a client is this attempt's error; the type names what broke where the message does not.
+    except Exception as problem:
+        text = f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
+        return answer(outcome="error", error=text, hopeless=getattr(problem, "hopeless", False))
+
+
+def _request(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None) -> Request:
+    prompt, skill = attempt.task.prompt, run.skills.get(attempt.arm)
+    mounted = None
+    if skill is not None:
+        if run.skill_mode(attempt.model) == "mount":
+            mounted = skill
+        else:
+            prompt = prepend(_skill_text(skill), prompt)
+    return Request(
+        prompt=prompt,
+        task=attempt.task,
+        arm=attempt.arm,
+        attempt=attempt.number,
+        earlier_errors=claim.errors,
+        skill=mounted,
+        workspace=workspace,
+        suite=run.fixtures,
+        params=run.manifest.settings.params,
+        timeout_seconds=attempt.task.timeout_seconds,
+    )
+
+
+@lru_cache(maxsize=64)
+def _skill_text(folder: Path) -> str:
+    return (folder / "SKILL.md").read_text(encoding="utf-8")
+
+
+async def judge(attempt: Attempt, run: Run, answer: Answer, workspace: Path | None = None) -> tuple[Judgment, float]:
+    """Judge a completion; returns the judgment and the seconds that it took."""
+    assert answer.completion is not None
+    begun = time.perf_counter()
+    where = Workspace(suite=run.fixtures, left=workspace, sandbox=run.manifest.sandbox)
+
+    async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
+        return await _grade(attempt, run, answer.request, model, prompt, system)
+
+    judgment = await judges.judge(attempt.task.judge, answer.completion, ask_judge, where)
+    return judgment, time.perf_counter() - begun
+
+
+async def _grade(
+    attempt: Attempt, run: Run, request: Request, model: str, prompt: str, system: str
+) -> Completion:
+    """What a judge model says; a mocked one is content, a simulated one gives the score that was drawn."""
+    spec = model or run.manifest.judge_model or attempt.model
+    rubric = attempt.task.judge
+    assert isinstance(rubric, Rubric)
+    kind = parse(spec).kind
+    if kind in ("mock", "sim"):
+        from judges.rubric import passing_reply, reply_with_score
+
+        client = run.model(spec)
+        if isinstance(client, Sim):
+            reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
+        else:
+            reply = passing_reply(rubric)
+        return Completion(text=reply, cost_usd=0.0, cost_source=kind)
+    question = Request(prompt=prompt, system=system, params=run.manifest.settings.params)
+    async with asyncio.timeout(question.timeout_seconds):
+        completion, _ = await with_retries(lambda: run.model(spec).complete(question))
+    return completion
+
+
+def record(
+    attempt: Attempt,
+    run: Run,
+    claim: Claim,
+    answer: Answer,
+    judged: tuple[Judgment, float] | None,
+    worker: str,
+) -> AttemptRecord:
+    """Everything that is known of this attempt, as it will be stored."""
+    judgment, judge_seconds = judged if judged is not None else (None, 0.0)
+    return AttemptRecord(
+        run_id=run.manifest.run_id,
+        task=attempt.task.id,
+        tier=attempt.task.tier,
+        tags=attempt.task.tags,
+        arm=attempt.arm,
+        model=attempt.model,
+        attempt=attempt.number,
+        outcome=_outcome(answer, judgment),
+        score=_score(answer, judgment),
+        details=judgment.details if judgment else None,
+        error=answer.error or (judgment.error if judgment else None),
+        judgments=_judgments(judgment),
+        benchmarks=judgment.benchmarks if judgment else (),
+        tests=judgment.tests if judgment else None,
+        snapshot=judgment.snapshot if judgment else None,
+        completion=answer.completion,
+        model_ms=round(answer.seconds * 1000, 3),
+        judge_ms=round(judge_seconds * 1000, 3) if judgment else None,
+        started_at=answer.started_at,
+        worker=worker,
+        deliveries=claim.deliveries,
+        retries=answer.retries,
+    )
+
+
+def poisoned(attempt: Attempt, run: Run, claim: Claim, worker: str) -> AttemptRecord:
+    """The record of an attempt that killed every process that tried it."""
+    return AttemptRecord(
+        run_id=run.manifest.run_id,
+        task=attempt.task.id,
+        tier=attempt.task.tier,
+        tags=attempt.task.tags,
+        arm=attempt.arm,
+        model=attempt.model,
+        attempt=attempt.number,
+        outcome="error",
+        error="poison: every process that ran this attempt died, at last one that ran nothing else",
+        worker=worker,
+        deliveries=claim.deliveries,
+    )
+
+
+def _outcome(answer: Answer, judgment: Judgment | None) -> Outcome:
+    if answer.outcome is not None:
+        return answer.outcome
+    if judgment is None or judgment.passed is None:
+        return "error"
+    return "passed" if judgment.passed else "failed"
+
+
+def _score(answer: Answer, judgment: Judgment | None) -> float | None:
+    # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
+    if answer.outcome == "timeout":
+        return 0.0
+    return judgment.score if judgment else None
+
+
+def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
+    if judgment is None:
+        return ()
+    if judgment.panel:
+        return judgment.panel
+    return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)

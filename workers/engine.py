@@ -1,0 +1,207 @@
+"""The asyncio loop of a worker process, on which all its attempts run; Celery's threads only wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import socket
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio
+
+from workers import attempt as attempts
+from workers.attempt import Attempt
+from workers.bundles import BundleError
+from workers.claims import Claim, Finished, Wanted, lease
+from workers.models.choose import is_agent
+from workers.runs import Run, RunGone, Runs
+from workers.settings import Settings
+from workers.slots import FairSlots
+from workers.store import connect, pack
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 2.0
+
+
+class Drained(Exception):
+    """The worker is shutting down and hands this batch back."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Attempts that travel in one message; `round` counts the tries that a run gives its errors."""
+
+    run_id: str
+    round: int
+    indexes: tuple[int, ...]
+    quarantine: bool = False
+
+
+class Load:
+    """How much of its capacity this process has promised: 1.0 is as much as can be in flight."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches = 0
+        self.share = 0.0
+        self.last_share = 0.0
+
+    def add(self, share: float) -> None:
+        with self._lock:
+            self.batches += 1
+            self.share += share
+            self.last_share = share
+
+    def remove(self, share: float) -> None:
+        with self._lock:
+            self.batches -= 1
+            self.share = self.share - share if self.batches else 0.0
+
+    def room(self, most: float = 1.5) -> int:
+        """How many messages a worker may hold: what it has, and as many like the last as fit below `most`.
+
+        Hoarding would leave nothing to workers that join late.
+        """
+        with self._lock:
+            if not self.batches:
+                return max(1, math.ceil(most / self.last_share)) if self.last_share else 1
+            return self.batches + max(0, math.ceil((most - self.share) / max(self.last_share, 1e-6)))
+
+
+class Engine:
+    """One per process: the loop, its Redis connection, the slots and the runs that are known here."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.load = Load()
+        self.done = 0
+        self._slots = FairSlots(settings.in_flight)
+        self._agent_slots = FairSlots(settings.agent_in_flight)
+        self._loop = asyncio.new_event_loop()
+        self._client = _async_client(settings)
+        self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
+        self._tasks: set[asyncio.Task[int]] = set()
+        self._draining = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def in_flight(self) -> int:
+        return self._slots.used + self._agent_slots.used
+
+    def run_batch(self, batch: Batch) -> int:
+        """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
+        return self._wait(self._tracked(batch))
+
+    def drain(self) -> None:
+        """Give back everything that is still running: cancel, drop the claims, let the batches be requeued."""
+        self._draining = True
+        self._wait(self._cancel_all())
+        client = connect(self.settings.broker)
+        for run in self.runs.known():
+            lease(client, run.manifest.run_id, dict(run.claims.held), 0)
+        client.close()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._wait(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=5)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _close(self) -> None:
+        await self.runs.close()
+        await self._client.aclose()
+
+    async def _cancel_all(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _tracked(self, batch: Batch) -> int:
+        if self._draining:
+            raise Drained
+        task = asyncio.create_task(self._batch(batch))
+        self._tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Drained from None
+        finally:
+            self._tasks.discard(task)
+
+    async def _batch(self, batch: Batch) -> int:
+        try:
+            run = await self.runs.get(batch.run_id)
+            cells = [run.grid.cell(index) for index in batch.indexes]
+            await run.fetch_tasks({cell.task for cell in cells})
+        except (RunGone, BundleError) as problem:
+            log.warning("batch of run %s is left out: %s", batch.run_id, problem)
+            return 0
+        share = self._share(run, batch)
+        self.load.add(share)
+        try:
+            return sum(await asyncio.gather(*(self._attempt(run, batch, index) for index in batch.indexes)))
+        finally:
+            self.load.remove(share)
+
+    def _share(self, run: Run, batch: Batch) -> float:
+        agents = sum(is_agent(spec, run.manifest.settings) for spec in run.manifest.models) / len(run.manifest.models)
+        per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
+        return len(batch.indexes) * per_attempt
+
+    async def _attempt(self, run: Run, batch: Batch, index: int) -> int:
+        cell = run.grid.cell(index)
+        attempt = Attempt.at(run, cell, await run.task(cell.task))
+        slots = self._agent_slots if run.model(attempt.model).agent else self._slots
+        while True:
+            async with slots.slot(batch.run_id):
+                claim = await run.claims.claim(Wanted(index, batch.round, batch.quarantine))
+                if claim.code == "go":
+                    answer = await attempts.ask(attempt, run, claim)
+                    break
+            if claim.code == "poison":
+                return await self._store(run, batch, index, claim, attempts.poisoned(attempt, run, claim, self.name))
+            if claim.code != "held":
+                return 0
+            # Somebody else has it: its record will make this delivery idle, or its lease will run out.
+            await asyncio.sleep(min(claim.wait_seconds + 0.05, LONGEST_WAIT))
+        judged = await attempts.judge(attempt, run, answer) if answer.completion is not None else None
+        record = attempts.record(attempt, run, claim, answer, judged, self.name)
+        return await self._store(run, batch, index, claim, record)
+
+    async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: attempts.AttemptRecord) -> int:
+        finished = Finished(
+            index=index,
+            token=claim.token,
+            round=batch.round,
+            outcome=record.outcome,
+            cost=record.completion.cost_usd if record.completion else None,
+            arm=index % run.grid.arms,
+            payload=pack(record),
+        )
+        stored = await run.claims.store(finished)
+        self.done += 1
+        return int(stored in ("stored", "replaced"))
+
+
+def _async_client(settings: Settings) -> redis.asyncio.Redis:
+    from redis.asyncio.retry import Retry
+    from redis.backoff import ExponentialBackoff
+
+    return redis.asyncio.Redis.from_url(
+        settings.broker,
+        socket_timeout=30,
+        socket_connect_timeout=5,
+        retry=Retry(ExponentialBackoff(cap=2, base=0.05), 8),
+        health_check_interval=30,
+    )
