@@ -146,7 +146,7 @@ def _warnings(matter: FrontMatter, where: str) -> list[str]:
             found.append(f"{where}:{entry.line}: {key} has {length} characters; agents read at most {limit}")
     for key, entry in matter.entries.items():
         if key not in KNOWN_KEYS:
-            close = get_close_matches(key, KNOWN_KEYS, n=1, cutoff=0.75)
+            close = get_close_matches(key[:80], KNOWN_KEYS, n=1, cutoff=0.75)
             hint = f"; did you mean {close[0]}?" if close else ""
             found.append(f"{where}:{entry.line}: unknown key {key[:80]!r} in the front matter{hint}")
     return found

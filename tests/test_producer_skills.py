@@ -137,7 +137,7 @@ def test_any_front_matter_is_read_or_refused(yaml: str) -> None:
     with suppress(InvalidFrontMatter):
         matter = front_matter.read(f"---\n{yaml}\n---\n")
 
-        assert all(0 <= entry.start < entry.end <= matter.end for entry in matter.entries.values())
+        assert all(0 <= entry.start <= entry.end <= matter.end for entry in matter.entries.values())
 
 
 def test_a_skill_that_is_too_long_is_refused_and_not_read_to_its_end(tmp_path: Path) -> None:
