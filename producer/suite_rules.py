@@ -1,0 +1,236 @@
+"""What a suite may say, version "1.0", and in which words a suite is told that it may not.
+
+Fields and judges are those of `workers.messages` and `judges.spec`; here are the limits that hold for what
+people write. `defaults:` may set `timeout_seconds`, `tier` and `tags`; a task's own value replaces the
+default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from judges.spec import FixturePath
+from producer.yaml_nodes import Finding, Node, path_of, shown
+from workers.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
+
+Steps = tuple[str | int, ...]
+
+_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NOT_BLANK = r"\S"
+_PATTERNS = {
+    _ID: "must be 1 to 64 letters, digits, '.', '_' or '-', and start with a letter or digit",
+    _NOT_BLANK: "must hold some text",
+    r"^fixtures/.": "must be a file under fixtures/, such as 'fixtures/input.csv'",
+}
+_NUMBER_AS_TEXT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
+_SCALAR = re.compile(r"[^\s,\[\]{}]{1,40}")
+
+NotBlank = Annotated[str, StringConstraints(pattern=_NOT_BLANK)]
+Seconds = Annotated[float, Field(strict=True, ge=1, le=3600)]
+
+
+class RepliesRules(Replies):
+    """Replies of the simulated model, which must be fixtures."""
+
+    passing: Annotated[FixturePath | None, Field(alias="pass")] = None
+    failing: Annotated[FixturePath | None, Field(alias="fail")] = None
+
+
+class TaskRules(Task):
+    """A task as a suite may write it; `Task` itself is what travels."""
+
+    id: Annotated[str, StringConstraints(pattern=_ID)]
+    prompt: NotBlank
+    timeout_seconds: Seconds = DEFAULT_TIMEOUT_SECONDS
+    tier: NotBlank | None = None
+    tags: tuple[NotBlank, ...] = ()
+    files: tuple[FixturePath, ...] = ()
+    replies: RepliesRules | None = None
+    should_trigger: Annotated[bool | None, Field(strict=True)] = None
+
+
+class _Rules(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Defaults(_Rules):
+    """What a task takes when it does not say so itself."""
+
+    timeout_seconds: Seconds = DEFAULT_TIMEOUT_SECONDS
+    tier: NotBlank | None = None
+    tags: tuple[NotBlank, ...] = ()
+
+
+class SuiteRules(_Rules):
+    """A whole suite file."""
+
+    skill_id: NotBlank
+    version: Literal["1.0"]
+    description: str = ""
+    defaults: Defaults = Defaults()
+    tasks: Annotated[list[TaskRules], Field(min_length=1)]
+
+
+def broken_rules(root: Node, text: str, *, most: int) -> Iterator[Finding]:
+    """What is wrong with a suite's values, first things first, at most so many; bad nodes are left out."""
+    try:
+        SuiteRules.model_validate(root.value)
+    except ValidationError as invalid:
+        located = []
+        for error in invalid.errors(include_url=False, include_input=False):
+            steps = _steps_of(error["loc"], error["type"])
+            node, found = root.at(steps)
+            if not node.bad:
+                at_key = error["type"] == "extra_forbidden"
+                located.append((node.key_start if at_key else node.start, steps, node, found, error))
+        located.sort(key=lambda entry: entry[0])
+        for start, steps, node, found, error in located[:most]:
+            message = _message(error, node, text) if found else _missing(steps, node)
+            yield Finding(start, path_of(steps), message)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)` where a known name is near, else nothing."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _steps_of(loc: tuple[str | int, ...], kind: str) -> Steps:
+    # pydantic names the chosen judge between `judge` and its keys; the file does not.
+    steps = loc[:3] + loc[4:] if loc[2:3] == ("judge",) and loc[0] == "tasks" else loc
+    return (*steps, "type") if kind.startswith("union_tag") else steps
+
+
+def _message(error: Any, node: Node, text: str) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    is_what = f"is {_description(node, text)}"
+    match kind:
+        case "extra_forbidden":
+            allowed = _allowed_keys(error["loc"][:-1])
+            name = str(error["loc"][-1])
+            return f"unknown key {shown(name)}; allowed: {', '.join(allowed)}{suggestion(name, allowed)}"
+        case "union_tag_invalid":
+            allowed = _judge_types()
+            if not isinstance(node.value, str):
+                return f"{is_what}; must be one of {', '.join(allowed)}"
+            hint = suggestion(node.value, allowed)
+            return f"unknown judge {shown(node.value)}; allowed: {', '.join(allowed)}{hint}"
+        case "string_type":
+            return f"{is_what}; must be text{_quote_hint(node, text)}"
+        case "float_type" | "int_type":
+            return f"{is_what}; must be a number{_unquote_hint(node)}"
+        case "bool_type":
+            return f"{is_what}; must be true or false"
+        case "literal_error":
+            return f"{is_what}; must be the text {_expected(context)}{_quote_hint(node, text)}"
+        case "list_type" | "tuple_type":
+            return f"{is_what}; must be a list"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            keys = _allowed_keys(error["loc"])
+            return f"{is_what}; must be a mapping{f' with keys such as {keys[0]}' if keys else ''}"
+    return f"{is_what}; {_limit(kind, context, error['msg'])}"
+
+
+def _missing(steps: Steps, holder: Node) -> str:
+    if steps[2:] != ("judge", "type"):
+        return "is missing; this key is required"
+    # Without a type no other key of the judge is checked, so a misspelt one is looked for here.
+    near = get_close_matches("type", holder.value, n=1)
+    hint = f" (is {shown(near[0])} meant as type?)" if near else ""
+    return f"is missing; must be one of {', '.join(_judge_types())}{hint}"
+
+
+def _limit(kind: str, context: dict[str, Any], fallback: str) -> str:
+    match kind:
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:g}"
+        case "less_than_equal":
+            return f"must be at most {context['le']:g}"
+        case "greater_than":
+            return f"must be more than {context['gt']:g}"
+        case "string_too_short":
+            return "must hold at least one character"
+        case "too_short":
+            return "must hold at least one entry"
+        case "string_pattern_mismatch":
+            return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
+        case "value_error":
+            return str(context["error"])
+    return fallback[:1].lower() + fallback[1:]
+
+
+def _description(node: Node, text: str) -> str:
+    """What a value is, in the words of the file: 1.10 stays 1.10."""
+    match node.value:
+        case None:
+            return "nothing"
+        case bool():
+            return _written(node, text)
+        case int() | float():
+            return f"the number {_written(node, text)}"
+        case str() if not node.value.strip():
+            return "blank" if node.value else "empty"
+        case str():
+            return f"the text {shown(node.value)}"
+        case list():
+            return "a list" if node.value else "an empty list"
+    return "a mapping"
+
+
+def _written(node: Node, text: str) -> str:
+    found = _SCALAR.match(text, node.start)
+    return found[0] if found else shown(node.value)
+
+
+def _quote_hint(node: Node, text: str) -> str:
+    return f' (quote it: "{_written(node, text)}")' if isinstance(node.value, bool | int | float) else ""
+
+
+def _unquote_hint(node: Node) -> str:
+    quoted = isinstance(node.value, str) and _NUMBER_AS_TEXT.fullmatch(node.value)
+    return " (write it without quotes)" if quoted else ""
+
+
+def _expected(context: dict[str, Any]) -> str:
+    return str(context.get("expected", "")).replace("'", '"')
+
+
+def _judge_types() -> list[str]:
+    return [
+        name for model in _models_in(Task.model_fields["judge"].annotation) for name in _type_names(model)
+    ]
+
+
+def _type_names(model: type[BaseModel]) -> tuple[str, ...]:
+    return get_args(model.model_fields["type"].annotation) if "type" in model.model_fields else ()
+
+
+def _allowed_keys(loc: tuple[str | int, ...]) -> list[str]:
+    """The keys of the mapping at a pydantic location, in the order in which the model declares them."""
+    models: list[type[BaseModel]] = [SuiteRules]
+    for step in loc:
+        if isinstance(step, int):
+            continue
+        chosen = [model for model in models if step in _type_names(model)]
+        models = chosen or [
+            inner
+            for model in models
+            for name, field in model.model_fields.items()
+            if (field.alias or name) == step
+            for inner in _models_in(field.annotation)
+        ]
+    return list(dict.fromkeys(field.alias or name for m in models for name, field in m.model_fields.items()))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in {list, tuple, Annotated, Union, UnionType}:
+        return [model for part in get_args(annotation) for model in _models_in(part)]
+    return []
