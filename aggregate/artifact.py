@@ -1,0 +1,180 @@
+"""The JSON file that a run ends in, one per candidate: built from records, written atomically.
+
+The same records and run info give the same bytes, whenever and in whatever order they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aggregate import sentences, task_results
+from aggregate.candidate import Numbers, measure, unmeasured
+from aggregate.frames import Frames, collect
+from aggregate.records import AttemptRecord
+from aggregate.run_info import CandidateInfo, RunInfo
+from aggregate.standard_json import clean, dumps, rounded
+from aggregate.stats import holm
+from aggregate.verdict import decision_level
+
+SCHEMA_VERSION = "1.0"
+_PLACES = 6
+_STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
+
+
+def build(info: RunInfo, records: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
+    """One artifact per candidate, in the order of `info.candidates`; records are read once and not kept."""
+    return from_frames(info, collect(records, info.tasks))
+
+
+def from_frames(info: RunInfo, frames: Frames) -> list[dict[str, Any]]:
+    """The artifacts of records that are frames already."""
+    ran = [one for one in info.candidates if not is_skipped(info, one)]
+    # Earlier runs that were compared with the same cached baseline are looks at it too.
+    comparisons = max(1, len(ran)) + info.baseline_reuse_count - 1
+    level = decision_level(comparisons)
+    numbers = {one.arm: measure(info, frames, one, level, comparisons) for one in ran}
+    adjusted = holm([numbers[one.arm].p_value for one in ran], comparisons)
+    by_arm = {one.arm: p_value for one, p_value in zip(ran, adjusted, strict=True)}
+    return [
+        _artifact(info, frames, one, numbers.get(one.arm), by_arm.get(one.arm), comparisons)
+        for one in info.candidates
+    ]
+
+
+def is_skipped(info: RunInfo, candidate: CandidateInfo) -> bool:
+    """True when nothing was run for it: its score is below the threshold, or the whole run was skipped."""
+    below = candidate.score is not None and candidate.score < info.eval_threshold
+    return below or info.status == "skipped"
+
+
+def _artifact(
+    info: RunInfo,
+    frames: Frames,
+    candidate: CandidateInfo,
+    numbers: Numbers | None,
+    adjusted: float | None,
+    comparisons: int,
+) -> dict[str, Any]:
+    measured = numbers.fields if numbers is not None else unmeasured(info, candidate)
+    artifact: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": info.run_id,
+        "stage": "evaluated",
+        "status": info.status,
+        "created_at": info.created_at,
+        "lane": info.lane,
+        "skill_id": info.skill_id,
+        "task_suite": info.task_suite,
+        "pass_k": info.pass_k,
+        "models": list(info.models),
+        "simulated": any(map(sentences.is_simulated, info.models)),
+        "arm": candidate.arm,
+        "candidate_id": candidate.candidate_id,
+        "candidate_score": candidate.score,
+        **measured,
+        "p_value_adjusted": adjusted,
+        "comparisons": comparisons,
+        "baseline": info.baseline,
+        "baseline_reuse_count": info.baseline_reuse_count,
+        "margin": info.margin,
+        "gate": info.gate,
+        "warnings": [*info.warnings, *(numbers.warnings if numbers else ()), *frames.warnings],
+        "environment": _environment(info, frames),
+        "truth_anchor": None,
+    }
+    artifact["summary"] = " ".join(sentences.summary(clean(artifact)))
+    artifact["next_step"], artifact["next_owner"] = sentences.next_step(artifact)
+    finished: dict[str, Any] = _rounded(clean(artifact))
+    return finished
+
+
+def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
+    """What the run says of where it ran, with wall time and speed: the run's, not this process's."""
+    made = int((~frames.attempts["cached"]).sum())
+    speed = made / info.wall_seconds if info.wall_seconds else None
+    return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
+
+
+def _rounded(value: Any) -> Any:
+    """Six decimal places are more than any run can tell, and keep the last bits of a sum out of the file."""
+    if isinstance(value, float):
+        # Costs of single attempts are far below a cent: significant digits, not decimal places.
+        return float(f"{value:.{_PLACES}g}") if abs(value) < 1 else round(value, _PLACES)
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    return value
+
+
+def trace(artifact: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a failed candidate leaves for whoever revises it: failed tasks, why, scores before and after."""
+    if artifact["verdict"] != "fail":
+        return None
+    failed = task_results.failed_tasks(artifact["candidate_results"], artifact["baseline_results"])
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": artifact["run_id"],
+        "stage": "evaluated",
+        "skill_id": artifact["skill_id"],
+        "candidate_id": artifact["candidate_id"],
+        "verdict": artifact["verdict"],
+        "reason": artifact["reason"],
+        "scores": {
+            "before": artifact["baseline_pass_rate"],
+            "after": artifact["execution_pass_rate"],
+            "delta": artifact["delta"],
+        },
+        "failed_tasks": failed,
+        "next_step": artifact["next_step"],
+        "next_owner": artifact["next_owner"],
+    }
+
+
+def stdout_line(artifact: Mapping[str, Any]) -> str:
+    """The one line of JSON that a run prints."""
+    return dumps({name: artifact[name] for name in _STDOUT})
+
+
+def write(artifact: Mapping[str, Any], path: Path) -> Path:
+    """Write the artifact with its own absolute path as `truth_anchor`; whole or not at all."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a symlink that was meant
+    return write_json({**artifact, "truth_anchor": str(path)}, path)
+
+
+def write_json(value: Mapping[str, Any], path: Path) -> Path:
+    """Write standard JSON through a temporary file beside it, so that no reader ever sees a part."""
+    return write_text(dumps(value, indent=2) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> Path:
+    """Write a text file atomically and durably; a failure leaves what was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    # The rename itself is only durable once the folder is; some filesystems cannot do that.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

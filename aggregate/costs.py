@@ -1,0 +1,73 @@
+"""What a run cost, what a pass costs in each arm, and what the candidate's difference costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from aggregate.comparison import Comparison
+from aggregate.run_info import RunInfo
+from aggregate.stats import (
+    compute_frontier_cop,
+    cost_per_extra_pass,
+    dominates,
+)
+
+_PER_ARM = (
+    "n",
+    "n_cost_known",
+    "total_cost",
+    "mean_cost_per_task",
+    "mean_cost_per_attempt",
+    "cop",
+    "no_pass",
+    "judge_cost",
+    "mean_trajectory_length",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+)
+
+
+def block(
+    info: RunInfo,
+    attempts: pd.DataFrame,
+    arms: Mapping[str, Mapping[str, Any]],
+    compared: Comparison,
+    arm: str,
+) -> dict[str, Any]:
+    """SPEC 6.5: cost per arm and model, cost of a pass and its frontier, and the price of an extra pass.
+
+    `total_cost` adds up what is known; `n_cost_known` of `n` says how much that is. Cached attempts keep
+    their cost here and count nothing towards `spent_usd`.
+    """
+    mine, other = arms.get(arm, {}), arms.get("baseline", {})
+    dearer = (mine.get("mean_cost_per_task"), other.get("mean_cost_per_task"), compared.attempt_delta)
+    known = attempts.dropna(subset=["cost_usd"])
+    by_model = known.groupby("model", sort=True)["cost_usd"].sum()
+    return {
+        "by_arm": {name: {key: values[key] for key in _PER_ARM} for name, values in arms.items()},
+        "cost_by_model": {str(model): float(total) for model, total in by_model.items()},
+        "frontier_cop": compute_frontier_cop(values["cop"] for values in arms.values()),
+        "cost_per_extra_pass": cost_per_extra_pass(*dearer),
+        "dominates": dominates(*dearer),
+        "spent_usd": info.spent_usd if info.spent_usd is not None else spent(attempts),
+        "wasted_usd": info.wasted_usd,
+        "wasted_attempts": info.wasted_attempts,
+        "budget_usd": info.budget_usd,
+        "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
+    }
+
+
+def spent(attempts: pd.DataFrame) -> float:
+    """What models and judges billed for attempts that were not served from the cache; NaN when unknown."""
+    fresh = attempts[~attempts["cached"]]
+    known = pd.concat([fresh["cost_usd"], fresh["judge_cost_usd"]]).dropna()
+    if len(known) == 0:
+        # All from the cache is a known nothing; attempts of unknown cost are unknown.
+        return 0.0 if len(fresh) == 0 and len(attempts) else math.nan
+    return float(known.sum())

@@ -1,0 +1,98 @@
+"""A run's numbers for other tools: summary.json, and one CSV file per frame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from aggregate import early_stop, groups
+from aggregate.artifact import write_json, write_text
+from aggregate.frames import Frames, collect
+from aggregate.records import AttemptRecord
+from aggregate.run_info import RunInfo
+from aggregate.standard_json import clean
+
+# A spreadsheet takes a cell that starts so for a formula, also after a quote was stripped.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[str, Any]:
+    """`overall_stats`, `by_model`, `by_tier`, `by_judge`: every metric under a flat key, each arm apart."""
+    made = _frames(info, records)
+    curtailed = info.stop_early == "verdict"
+    tasks = early_stop.decided_only(made.tasks, info.pass_k) if curtailed else made.tasks
+    arms = sorted(made.attempts["arm"].unique())
+    grouped = {
+        name: groups.by(column, made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
+        for name, column in groups.GROUPINGS.items()
+    }
+    found: dict[str, Any] = clean(
+        {
+            "run_id": info.run_id,
+            "created_at": info.created_at,
+            "skill_id": info.skill_id,
+            "pass_k": info.pass_k,
+            "models": list(info.models),
+            "status": info.status,
+            "curtailed": curtailed,
+            "overall_stats": groups.overall(made.attempts, tasks, arms, info.pass_k, curtailed=curtailed),
+            **grouped,
+            "warnings": [*info.warnings, *made.warnings],
+        }
+    )
+    return found
+
+
+def write_exports(info: RunInfo, records: Iterable[AttemptRecord] | Frames, folder: Path) -> list[Path]:
+    """Write summary.json, attempts.csv, judgments.csv, criteria.csv and tasks.csv."""
+    made = _frames(info, records)
+    tables = {
+        "attempts": made.attempts.assign(matched=made.attempts["matched"].map(";".join)),
+        "judgments": made.judgments,
+        "criteria": made.criteria,
+        "tasks": made.tasks,
+    }
+    written = [write_json(summary(info, made), folder / "summary.json")]
+    return written + [write_text(csv_text(table), folder / f"{name}.csv") for name, table in tables.items()]
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """The frame as CSV (RFC 4180): missing is an empty cell, numbers stay numbers, text cannot start a formula."""
+    columns = [_cells(frame[name]) for name in frame.columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(frame.columns)
+    writer.writerows(zip(*columns, strict=True))
+    # A lone surrogate cannot be written as UTF-8, whoever put it into a record.
+    return text.getvalue().encode("utf-8", "replace").decode("utf-8")
+
+
+def safe_cell(text: str) -> str:
+    """The text, behind an apostrophe where a spreadsheet would run it; NUL bytes are dropped."""
+    text = text.replace("\0", "")
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
+
+
+def _cells(column: pd.Series[Any]) -> list[str]:
+    values = column.tolist()
+    if column.dtype.kind == "f":
+        return ["" if math.isnan(value) else _number(value) for value in values]
+    if column.dtype.kind == "b":
+        return ["true" if value else "false" for value in values]
+    if column.dtype.kind in "iu":
+        return [str(value) for value in values]
+    return [safe_cell(value) if isinstance(value, str) else "" for value in values]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _frames(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> Frames:
+    return records if isinstance(records, Frames) else collect(records, info.tasks)

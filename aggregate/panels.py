@@ -1,0 +1,72 @@
+"""How the judges of a run did: what they cost, how often they gave no score, whether panels agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from aggregate.stats import judge_bias, krippendorff_alpha
+
+_UNIT = ["run_id", "task", "model", "arm", "attempt"]
+
+
+def block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | None:
+    """Judges by type or model with their cost; agreement and bias where attempts had several."""
+    if judgments.empty:
+        return None
+    named = judgments.assign(name=judgments["judge_model"].fillna(judgments["judge"]))
+    panels = attempts[attempts["panel_size"] > 0]
+    return {
+        "judges": {str(name): _judge(part) for name, part in named.groupby("name", sort=True)},
+        "panel_sizes": {
+            str(size): int(count) for size, count in panels["panel_size"].value_counts().sort_index().items()
+        },
+        "n_missing": int(judgments["score"].isna().sum()),
+        "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
+        "judge_cost": _sum(judgments["cost_usd"]),
+        "agreement": _agreement(named),
+    }
+
+
+def _judge(part: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "n": len(part),
+        "n_scored": int(part["score"].count()),
+        "mean_score": float(part["score"].mean()),
+        "mean_impl_rate": float(part["judge_impl_rate"].mean()),
+        "cost": _sum(part["cost_usd"]),
+        "input_tokens": _sum(part["input_tokens"]),
+        "output_tokens": _sum(part["output_tokens"]),
+    }
+
+
+def _agreement(named: pd.DataFrame) -> dict[str, Any] | None:
+    """Krippendorff's alpha over the attempts that several judges saw; each judge's lean against others."""
+    seen = named.groupby(_UNIT, sort=True)["name"].transform("size")
+    shared = named[seen >= 2]
+    if shared.empty:
+        return None
+    # Two members of one model are two judges; the member number tells them apart.
+    several = shared.groupby([*_UNIT, "name"], sort=True).cumcount()
+    shared = shared.assign(
+        name=shared["name"].where(several == 0, shared["name"] + " #" + (several + 1).astype("str"))
+    )
+    scores = _table(shared, "score")
+    passes = _table(shared, "passed")
+    return {
+        "n": scores.shape[1],
+        "alpha_scores": krippendorff_alpha(scores.to_numpy(), level="interval"),
+        "alpha_passes": krippendorff_alpha(passes.to_numpy(), level="nominal"),
+        "bias": dict(zip(map(str, scores.index), judge_bias(scores.to_numpy()), strict=True)),
+    }
+
+
+def _table(shared: pd.DataFrame, column: str) -> pd.DataFrame:
+    return shared.set_index(["name", *_UNIT])[column].unstack(_UNIT).sort_index()
+
+
+def _sum(values: pd.Series[float]) -> float:
+    known = values.dropna()
+    return float(known.sum()) if len(known) else np.nan

@@ -1,0 +1,108 @@
+"""Read records that anyone wrote as JSON lines, and name every line that is not one."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from pydantic import ValidationError
+
+from aggregate import ranges
+from aggregate.plain_text import plain
+from aggregate.records import AttemptRecord
+from aggregate.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
+
+MAX_PROBLEMS = 50
+_SHOWN = 80
+
+
+class RecordsError(Exception):
+    """A file does not hold records; `problems` says where and why, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def read_jsonl(path: Path) -> Iterator[AttemptRecord]:
+    """Records of a .jsonl or .jsonl.gz file, one by one; blank lines and a BOM are allowed.
+
+    Raises RecordsError with up to 50 problems as `file:line: path: message`, once the file has been read;
+    nothing more is yielded after the first problem.
+    """
+    problems: list[str] = []
+    seen: dict[tuple[str | None, str, str, str, int], int] = {}
+    try:
+        with _opened(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if not line.strip():
+                    continue
+                record, wrong = _parsed(line)
+                if record is not None:
+                    wrong += _repeated(record, number, seen)
+                if record is not None and not problems and not wrong:
+                    yield record
+                problems += [f"{path}:{number}: {problem}" for problem in wrong]
+                if len(problems) > MAX_PROBLEMS:
+                    problems[MAX_PROBLEMS:] = [
+                        f"{path}: more problems follow; the first {MAX_PROBLEMS} are shown"
+                    ]
+                    break
+    except FileNotFoundError:
+        raise RecordsError([f"{path}: records not found"]) from None
+    except (OSError, EOFError, zlib.error) as broken:
+        problems.append(f"{path}: cannot be read: {plain(str(broken), _SHOWN) or type(broken).__name__}")
+    if problems:
+        raise RecordsError(problems)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _parsed(line: bytes) -> tuple[AttemptRecord | None, list[str]]:
+    try:
+        # Strict, because a score of true or a count of "3" was not measured as a number.
+        record = AttemptRecord.model_validate_json(line, strict=True)
+    except ValidationError as invalid:
+        return None, [
+            f"{_place(error['loc'])}: {plain(error['msg'], 200)}"
+            for error in invalid.errors(include_url=False, include_context=False, include_input=False)
+        ]
+    wrong = [f"{place}: {message}" for place, message in ranges.problems(record)]
+    if not is_known_arm(record.arm):
+        wrong.append(f"arm: {_unknown_arm(record.arm)}")
+    return record, wrong
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """A pydantic location as a path: judgments[0].score; the whole line is `record`."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return plain(path.removeprefix("."), _SHOWN) or "record"
+
+
+def _unknown_arm(arm: str) -> str:
+    known = (BASELINE, CANDIDATE, ORACLE)
+    near = difflib.get_close_matches(arm, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"unknown arm '{plain(arm, _SHOWN)}'; allowed: baseline, candidate, candidate:<id>, oracle{hint}"
+
+
+def _repeated(
+    record: AttemptRecord, number: int, seen: dict[tuple[str | None, str, str, str, int], int]
+) -> list[str]:
+    key = (record.run_id, record.task, record.arm, record.model or UNKNOWN_MODEL, record.attempt)
+    first = seen.setdefault(key, number)
+    if first == number:
+        return []
+    name = f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
+    return [f"record: {name} is already on line {first}; every attempt has one record"]

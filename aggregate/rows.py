@@ -1,0 +1,261 @@
+"""Turn records into rows, one at a time, so that texts are dropped before the next record is read."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from aggregate.ranges import MAX_POINTS
+from aggregate.records import JUDGED, AttemptRecord
+from aggregate.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
+from aggregate.stats import compute_impl_rate
+from judges.judgment import Benchmark, Judgment, Snapshot, Tests
+
+DETAIL_CHARACTERS = 500
+Row = tuple[Any, ...]
+Key = tuple[str, str, str, int, str]
+
+# A judged outcome wins over one that was not, when an attempt has two records.
+_RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a benchmark judge measured in one attempt."""
+
+    task: str
+    model: str
+    arm: str
+    attempt: int
+    passed: bool
+    benchmarks: tuple[Benchmark, ...]
+    tests: Tests | None
+    snapshot: Snapshot | None
+    cost_usd: float | None
+    turns: int | None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The rows of one record under its key."""
+
+    key: Key
+    attempt: Row
+    judgments: list[Row]
+    criteria: list[Row]
+    measured: Measured | None
+
+
+@dataclass
+class Collected:
+    """Rows of all records, sorted by key, and how many records were left out and why."""
+
+    bundles: list[Bundle] = field(default_factory=list)
+    duplicates: int = 0
+    unknown_arms: Counter[str] = field(default_factory=Counter)
+
+
+def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) -> Collected:
+    """Rows of the records, in an order that does not depend on theirs; one record per attempt.
+
+    Records of unknown arms are left out. Of two records of one attempt the judged one stays, else the first
+    by content, so that arrival order never decides.
+    """
+    known = {task.id: task for task in tasks}
+    collected = Collected()
+    for record in records:
+        if is_known_arm(record.arm):
+            collected.bundles.append(_bundle(record, known))
+        else:
+            collected.unknown_arms[record.arm] += 1
+    collected.bundles.sort(key=attrgetter("key"))
+    _drop_duplicates(collected)
+    return collected
+
+
+def _drop_duplicates(collected: Collected) -> None:
+    kept: list[Bundle] = []
+    for bundle in collected.bundles:
+        if kept and kept[-1].key == bundle.key:
+            collected.duplicates += 1
+            kept[-1] = min(kept[-1], bundle, key=lambda one: (_RANK[one.attempt[7]], repr(one)))
+        else:
+            kept.append(bundle)
+    collected.bundles = kept
+
+
+def members(judgments: tuple[Judgment, ...]) -> list[Judgment]:
+    """The single judges behind a record's judgments: a panel's members instead of their consensus."""
+    return [member for judgment in judgments for member in (judgment.panel or (judgment,))]
+
+
+def impl_rate(judgment: Judgment) -> float | None:
+    """Points achieved of points possible; a judge without criteria counts its score as points out of 1."""
+    if not judgment.criteria:
+        return _unit(judgment.score)
+    points = [
+        (criterion.achieved, criterion.max_points)
+        for criterion in judgment.criteria
+        if criterion.achieved is not None
+        and criterion.max_points is not None
+        and 0 <= criterion.achieved <= MAX_POINTS
+        and 0 <= criterion.max_points <= MAX_POINTS
+    ]
+    if not points:
+        return None
+    return compute_impl_rate(sum(achieved for achieved, _ in points), sum(most for _, most in points))
+
+
+def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
+    model = record.model or UNKNOWN_MODEL
+    key = (record.task, model, record.arm, record.attempt, record.run_id or "")
+    task = known.get(record.task)
+    tier = record.tier or (task.tier if task else None)
+    judges = members(record.judgments)
+    rates = [impl_rate(judge) for judge in judges]
+    first = record.judgments[0] if record.judgments else None
+    kind = first.judge if first else (task.judge if task else None)
+    return Bundle(
+        key=key,
+        attempt=(*key, tier, kind, record.outcome, *_attempt(record, judges, rates)),
+        judgments=[
+            (*key, tier, number, *_judgment(judge, rate))
+            for number, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1)
+        ],
+        criteria=[
+            (*key, tier, number, judge.judge, judge.judge_model, *_criterion(criterion))
+            for number, judge in enumerate(judges, start=1)
+            for criterion in judge.criteria
+        ],
+        measured=_measured(record, first, model) if record.outcome in JUDGED else None,
+    )
+
+
+def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | None]) -> Row:
+    """The columns of frames.ATTEMPTS after `outcome`."""
+    judged = record.outcome in JUDGED
+    completion = record.completion
+    return (
+        judged,
+        float(record.outcome == "passed") if judged else None,
+        _score(record, judges) if judged else None,
+        _median(rates) if judged else None,
+        len(judges),
+        sum(judge.score is None for judge in judges),
+        *(
+            (
+                completion.cost_usd,
+                completion.cost_source,
+                completion.input_tokens,
+                completion.output_tokens,
+                completion.cache_read_tokens,
+                completion.cache_write_tokens,
+                completion.turns,
+                completion.truncated,
+                completion.skill_invoked,
+            )
+            if completion is not None
+            else (None, None, None, None, None, None, None, False, None)
+        ),
+        _total([judge.cost_usd for judge in judges]),
+        _total([judge.input_tokens for judge in judges]),
+        _total([judge.output_tokens for judge in judges]),
+        record.model_ms,
+        record.judge_ms,
+        _short(record.details),
+        _short(record.error),
+        record.started_at,
+        record.worker,
+        record.cached,
+        record.deliveries,
+        record.retries,
+        ";".join(sorted(record.tags)),
+        _matched(judges) if judged else (),
+    )
+
+
+def _judgment(judge: Judgment, rate: float | None) -> Row:
+    """The columns of frames.JUDGMENTS after `member`."""
+    return (
+        judge.judge,
+        judge.judge_model,
+        None if judge.passed is None else float(judge.passed),
+        judge.score,
+        rate,
+        judge.cost_usd,
+        judge.input_tokens,
+        judge.output_tokens,
+        judge.saw_cut_text,
+        len(judge.matched),
+        len(judge.missed),
+        _short(judge.details),
+        _short(judge.error),
+    )
+
+
+def _criterion(criterion: Any) -> Row:
+    return criterion.name, criterion.achieved, criterion.max_points
+
+
+def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured | None:
+    benchmarks = record.benchmarks or (first.benchmarks if first else ())
+    if not benchmarks and (first is None or first.judge != "benchmark"):
+        return None
+    completion = record.completion
+    return Measured(
+        task=record.task,
+        model=model,
+        arm=record.arm,
+        attempt=record.attempt,
+        passed=record.outcome == "passed",
+        benchmarks=benchmarks,
+        tests=record.tests or (first.tests if first else None),
+        snapshot=record.snapshot or (first.snapshot if first else None),
+        cost_usd=completion.cost_usd if completion else None,
+        turns=completion.turns if completion else None,
+    )
+
+
+def _score(record: AttemptRecord, judges: list[Judgment]) -> float | None:
+    """The record's own consensus, else the median over its judges that gave a score."""
+    if record.score is not None:
+        return _unit(record.score)
+    return _median([_unit(judge.score) for judge in judges])
+
+
+def _matched(judges: list[Judgment]) -> tuple[str, ...]:
+    """What at least half of the judges found: matched strings, and criteria with all their points."""
+    found: Counter[str] = Counter()
+    for judge in judges:
+        satisfied = {
+            criterion.name
+            for criterion in judge.criteria
+            if criterion.achieved is not None
+            and criterion.max_points
+            and criterion.achieved >= criterion.max_points
+        }
+        found.update({*judge.matched, *satisfied})
+    return tuple(sorted(item for item, count in found.items() if 2 * count >= len(judges)))
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    # A rate is NaN where the maximum is 0; NaN is the only number that differs from itself.
+    given = [value for value in values if value is not None and value == value]
+    return statistics.median(given) if given else None
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    given = [value for value in values if value is not None]
+    return sum(given) if given else None
+
+
+def _unit(score: float | None) -> float | None:
+    return score if score is not None and 0 <= score <= 1 else None
+
+
+def _short(text: str | None) -> str | None:
+    return text[:DETAIL_CHARACTERS] if text else None

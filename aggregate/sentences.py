@@ -1,0 +1,132 @@
+"""Say what the numbers mean: sentences for the terminal, the artifact's summary and the reports.
+
+They read the artifact's own fields, so that they can be said again from the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aggregate.plain_text import plain
+
+SIMULATED_KINDS = ("sim", "mock")
+MOST_ADVISED_ATTEMPTS = 20
+
+
+def is_simulated(model: str) -> bool:
+    """True for models that only pretend: `mock`, `sim` and their settings."""
+    return model.partition(":")[0] in SIMULATED_KINDS
+
+
+def points(difference: float | None) -> str:
+    """A difference of rates in signed percentage points: +12.5; a dash where it is unknown."""
+    if difference is None:
+        return "–"
+    return f"{round(100 * difference, 1) + 0.0:+.3g}" if abs(difference) < 1 else f"{100 * difference:+.0f}"
+
+
+def summary(artifact: Mapping[str, Any]) -> list[str]:
+    """The result in a few sentences: what was found, how sure, what is needed, what to be careful of."""
+    if artifact["verdict"] == "skipped":
+        return [f"Nothing was run: {artifact['reason']}."]
+    said = [found(artifact), decided(artifact), power(artifact), simulated(artifact)]
+    return [sentence for sentence in said if sentence]
+
+
+def found(artifact: Mapping[str, Any], one: str = "the candidate", other: str = "the baseline") -> str:
+    """Both pass rates and their difference."""
+    candidate, baseline = artifact["execution_pass_rate"], artifact["baseline_pass_rate"]
+    if candidate is None:
+        return f"{_capital(one)} has no judged attempt."
+    if baseline is None:
+        return (
+            f"The candidate passes {_percent(candidate)} of its tasks; there is no baseline to compare with."
+        )
+    return (
+        f"{_capital(one)} passes {_percent(candidate)} of its tasks, {other} {_percent(baseline)} "
+        f"({points(artifact['delta'])} points)."
+    )
+
+
+def decided(artifact: Mapping[str, Any]) -> str:
+    """The decision in words, with the interval it rests on."""
+    interval = artifact["interval"]
+    if interval is None or interval["tasks_like_these"]["estimate"] is None:
+        return ""
+    bounds = interval["tasks_like_these"]
+    sure = f"{round(100 * interval['level'], 2):g} %"
+    between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
+    words = {
+        "improved": f"It is better on tasks like these: {between}.",
+        "no_worse": f"It is no worse, within a margin of {100 * artifact['margin']:.3g} points: {between}.",
+        "worse": f"It is worse on tasks like these: {between}.",
+        "inconclusive": f"That is not enough to tell better from worse: {between}.",
+    }
+    return words[artifact["decision"]]
+
+
+def power(artifact: Mapping[str, Any]) -> str:
+    """What a suite of this size cannot see, and what would: fewer points need more tasks or attempts."""
+    needed = artifact["needed"]
+    if needed is None or not needed["n_pairs"]:
+        return ""
+    noun = _count(needed["n_pairs"], "pair of task and model" if len(artifact["models"]) > 1 else "task")
+    smallest, wanted = artifact["min_detectable_effect"], needed["effect"]
+    target = f"{100 * wanted:.3g}"
+    if smallest is not None and smallest <= wanted:
+        return f"{noun} can show differences from ±{100 * smallest:.0f} points on."
+    limit = (
+        f"cannot show less than ±{100 * smallest:.0f} points" if smallest is not None else "can show nothing"
+    )
+    return f"{noun} {limit}; {_advice(needed, target)}."
+
+
+def _advice(needed: Mapping[str, Any], target: str) -> str:
+    attempts, tasks = needed["attempts"], needed["tasks"]
+    if attempts is not None and attempts <= MOST_ADVISED_ATTEMPTS:
+        return f"run {_count(attempts, 'attempt')} on them to see {target}"
+    if tasks is not None:
+        return f"run {_count(needed['tasks_at_attempts'], 'attempt')} on {tasks} tasks to see {target}"
+    return f"no affordable number of tasks would see {target}"
+
+
+def simulated(artifact: Mapping[str, Any]) -> str:
+    """A warning that no real model was asked; empty when all were real."""
+    fake = [plain(model, 60) for model in artifact["models"] if is_simulated(model)]
+    if not fake:
+        return ""
+    return f"The model was simulated ({', '.join(fake)}): these numbers say nothing about a real model."
+
+
+def next_step(artifact: Mapping[str, Any]) -> tuple[str, str]:
+    """What to do now, and who does it."""
+    match artifact["verdict"]:
+        case "pass" if artifact["decision"] == "inconclusive":
+            return "add tasks or attempts before relying on the difference", "suite author"
+        case "pass":
+            return "review the candidate and adopt it", "reviewer"
+        case "fail":
+            return "read the failed tasks in the trace and revise the skill", "skill author"
+        case "skipped":
+            return "raise the candidate's score to the threshold, or lower the threshold", "skill author"
+        case _ if "baseline pass rate" in artifact["reason"]:
+            return "mend the suite or the baseline skill, then run again", "suite author"
+        case _ if artifact["status"] in ("cancelled", "over_budget"):
+            return "resume the run", "operator"
+        case _:
+            return "mend what failed, then resume the run", "operator"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.3g} %"
+
+
+def _count(number: int, noun: str) -> str:
+    head, _, tail = noun.partition(" ")
+    plural = head if number == 1 else f"{head}s"
+    return f"{number} {plural}{' ' + tail if tail else ''}"
