@@ -108,6 +108,10 @@ def serving(folder: Path) -> Iterator[Local]:
         local = _serve(folder)
         try:
             yield local
+        except KeyboardInterrupt:
+            if local.worker is not None:  # a second Ctrl-C waits for nobody
+                local.worker.kill()
+            raise
         finally:
             local.stop()
 

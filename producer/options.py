@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from judges.judgment import Sandbox
 from workers.messages import ModelSettings, SkillMode
@@ -69,3 +69,11 @@ class Options:
             raise InvalidOption(f"--margin is {self.margin}; give a number from 0 to 1")
         if len(set(self.models)) != len(self.models):
             raise InvalidOption("--model names the same model twice")
+
+
+def one_of(flag: str, value: Any, allowed: tuple[Any, ...]) -> Any:
+    """The value, if the flag allows it; raises InvalidOption that lists what is allowed."""
+    if value not in allowed:
+        words = ", ".join(word for word in allowed if word is not None)
+        raise InvalidOption(f"{flag} is {value!r}; allowed: {words}")
+    return value

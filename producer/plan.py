@@ -17,7 +17,7 @@ from producer.suite import Suite
 from workers import bundles
 from workers.bundles import Bundle
 from workers.grid import Grid
-from workers.messages import Arm, Manifest
+from workers.messages import Arm, Manifest, Task
 from workers.models import sim
 from workers.models.choose import is_simulated, parse
 
@@ -35,7 +35,10 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is known before a run starts. `skipped` candidates are below the threshold and not run."""
+    """Everything that is known before a run starts.
+
+    `skipped` candidates are below the threshold and not run; `whole_suite` has the tasks that flags left out, too.
+    """
 
     run_id: str
     created_at: str
@@ -45,6 +48,7 @@ class Plan:
     skipped: tuple[PlannedArm, ...] = ()
     fixtures: Bundle | None = None
     warnings: tuple[str, ...] = ()
+    whole_suite: tuple[Task, ...] = ()
 
     @property
     def grid(self) -> Grid:
@@ -122,9 +126,8 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
     options.check()
     for spec in (*options.models, *filter(None, [options.judge_model])):
         parse(spec)
-    suite = suites.select(
-        suites.load(options.task_suite), tasks=options.tasks, tags=options.tags, tiers=options.tiers
-    )
+    whole = suites.load(options.task_suite)
+    suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     arms, skipped = _standalone(options) if options.standalone else _pipeline(options)
     moment = now or datetime.now(UTC)
     warnings = [*suite.warnings, *(text for arm in arms if arm.skill for text in arm.skill.warnings)]
@@ -138,6 +141,7 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
         skipped=tuple(skipped),
         fixtures=_fixtures(suite.folder),
         warnings=tuple(dict.fromkeys(warnings)),
+        whole_suite=whole.tasks,
     )
 
 
@@ -163,17 +167,18 @@ def _standalone(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
 def _pipeline(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
     assert options.ranking is not None
     ranking = rankings.load(options.ranking)
-    chosen = rankings.choose(ranking, options.candidate_ids)
+    chosen = rankings.select(ranking, options.candidate_ids)
+    target = rankings.baseline(ranking)
     arms, skipped = [], []
     for candidate in chosen:
         name = "candidate" if len(chosen) == 1 else f"candidate:{candidate.id}"
         if candidate.score < options.eval_threshold:
             skipped.append(PlannedArm(name, candidate_id=candidate.id, score=candidate.score))
             continue
-        arm = _arm(name, rankings.skill_of(ranking, candidate))
+        arm = _arm(name, rankings.skill(ranking, candidate, target))
         arms.append(replace(arm, candidate_id=candidate.id, score=candidate.score))
     if arms and not options.no_baseline:
-        arms.insert(0, _arm("baseline", rankings.baseline(ranking)))
+        arms.insert(0, _arm("baseline", target))
     return arms, skipped
 
 

@@ -67,6 +67,7 @@ class Watch:
     say: Callable[[str], None] = lambda text: None
     check: Callable[[], None] = lambda: None
     stop: Callable[[], bool] = lambda: False
+    finish_seconds: float = FINISH_SECONDS
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _said: set[str] = field(default_factory=set)
@@ -146,7 +147,7 @@ class Watch:
         if state.halt == "paused":
             raise Interrupted
         done = state.halt or progress.recorded == self._grid.attempts
-        if done and not progress.in_flight and quiet > FINISH_SECONDS and not self._queued(manifest):
+        if done and not progress.in_flight and quiet > self.finish_seconds and not self._queued(manifest):
             self._moved = self.clock()
             finish(self.server.app, self.server.settings, self.run_id, state.generation, 1)
         elif quiet > LOST_SECONDS and not progress.in_flight:

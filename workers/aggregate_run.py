@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 
 from aggregate import artifact
-from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo, Status
 from workers.settings import from_environment
 from workers.store import State, Store, connect
@@ -16,34 +14,21 @@ from workers.store import State, Store, connect
 _STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget"}
 
 
-class _Seen:
-    """Which workers and how many records went by."""
-
-    def __init__(self) -> None:
-        self.workers: set[str] = set()
-        self.records = 0
-
-    def passing(self, records: Iterator[AttemptRecord]) -> Iterator[AttemptRecord]:
-        for record in records:
-            if not record.cached:
-                self.records += 1
-                if record.worker:
-                    self.workers.add(record.worker)
-            yield record
-
-
-def ended(info: RunInfo, state: State, seen: _Seen) -> RunInfo:
+def ended(store: Store, run_id: str, state: State) -> RunInfo:
     """The run's description with how it ended; all times are the run's own."""
+    info = store.info(run_id)
     wall = round(state.sealed_at - state.created, 3) if state.sealed_at else None
+    workers = store.run_workers(run_id)
+    recorded = store.progress(run_id).recorded
     environment = {
         **info.environment,
         "uplift": version("skill-uplift"),
         "python": platform.python_version(),
         "celery": version("celery"),
-        "hosts": len({worker.rsplit(":", 1)[0] for worker in seen.workers}),
-        "workers": sorted(seen.workers),
+        "hosts": len({worker.rsplit(":", 1)[0] for worker in workers}),
+        "workers": workers,
         "wall_seconds": wall,
-        "attempts_per_second": round(seen.records / wall, 3) if wall else None,
+        "attempts_per_second": round(recorded / wall, 3) if wall else None,
     }
     return info.model_copy(
         update={
@@ -58,12 +43,9 @@ def ended(info: RunInfo, state: State, seen: _Seen) -> RunInfo:
 
 
 def main(run_id: str) -> None:
-    client = connect(from_environment().broker)
-    store = Store(client)
-    state = store.seal(run_id)
-    seen = _Seen()
-    records = list(seen.passing(store.records(run_id)))
-    store.put_artifacts(run_id, artifact.build(ended(store.info(run_id), state, seen), records))
+    store = Store(connect(from_environment().broker))
+    info = ended(store, run_id, store.seal(run_id))
+    store.put_artifacts(run_id, artifact.build(info, store.records(run_id)))
 
 
 if __name__ == "__main__":

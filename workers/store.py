@@ -47,7 +47,7 @@ class Keys:
         return f"uplift:{self.run_id}:{name}"
 
     def all(self) -> list[str]:
-        names = "manifest info tasks state records errors claims owners deaths counts passed artifacts rounds"
+        names = "manifest info tasks state records errors claims owners deaths counts passed artifacts rounds workers"
         return [getattr(self, name) for name in names.split()]
 
 
@@ -278,6 +278,10 @@ class Store:
         decided = {int(unit) for unit in cast("set[bytes]", self.client.smembers(keys.passed))}
         missing = [index for index in range(grid.attempts) if index not in recorded]
         return [index for index in missing if index % grid.units not in decided] if decided else missing
+
+    def run_workers(self, run_id: str) -> list[str]:
+        """Every worker process that took part in a run, as host:pid."""
+        return sorted(map(_text, cast("set[bytes]", self.client.smembers(Keys(run_id).workers))))
 
     def deadly(self, run_id: str) -> set[int]:
         """Attempts whose worker vanished at least twice: they run alone from now on."""

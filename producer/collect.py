@@ -1,0 +1,67 @@
+"""Bring a finished run home: artifact, trace, records and frames into the state root, baselines into the cache."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from aggregate import artifact as artifacts
+from aggregate.records import AttemptRecord
+from producer.baseline_cache import BaselineCache
+from producer.places import Notes, Places
+from workers.store import KEEP_DAYS, Store
+
+
+def collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Places) -> list[dict[str, Any]]:
+    """Write everything that a finished run leaves; returns the artifacts as written."""
+    notes = places.notes(run_id)
+    write_records(places.records(run_id), store.records(run_id))
+    if notes.baseline_cache_dir and notes.cache_keys:
+        _fill_cache(store, notes)
+    written = [write(artifact, notes, places, several=len(made) > 1) for artifact in made]
+    store.touch(run_id, KEEP_DAYS)
+    return written
+
+
+def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bool) -> dict[str, Any]:
+    """Write one artifact, and a trace beside it where it failed."""
+    run_id, candidate = artifact["run_id"], artifact["candidate_id"] if several else None
+    path = places.artifact(run_id, candidate)
+    if notes.output is not None:
+        path = Path(notes.output) / path.name if several else Path(notes.output)
+    artifacts.write(artifact, path)
+    trace = artifacts.trace(artifact)
+    if trace is not None:
+        artifacts.write_json(trace, places.trace(run_id, candidate))
+    return artifact
+
+
+def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:
+    """One JSON object a line, compressed; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".records.")
+    try:
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
+            for record in records:
+                file.write(record.model_dump_json(exclude_none=True).encode() + b"\n")
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _fill_cache(store: Store, notes: Notes) -> None:
+    assert notes.baseline_cache_dir is not None
+    cache = BaselineCache(Path(notes.baseline_cache_dir))
+    now = time.time()
+    for index, key in notes.cache_keys.items():
+        record = store.record(notes.run_id, index)
+        if record is not None and record.judged and not record.cached:
+            cache.put(key, record, now)
+
+

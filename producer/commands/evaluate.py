@@ -1,0 +1,182 @@
+"""`uplift evaluate`: run a suite with the candidate skill and with the baseline, and say which is better."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, InFlight, Insecure, Json, Quiet, StateRoot
+
+if TYPE_CHECKING:
+    from producer.options import Options
+    from producer.plan import Plan
+
+
+def evaluate(
+    task_suite: Annotated[Path, typer.Option("--task-suite", help="The suite: a YAML file of tasks and judges.")],
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Evaluate the skill at --skill-path, without a ranking.")
+    ] = False,
+    skill_path: Annotated[
+        Path | None, typer.Option("--skill-path", help="The candidate: a skill folder or a SKILL.md.")
+    ] = None,
+    baseline_path: Annotated[
+        Path | None,
+        typer.Option("--baseline-path", help="The baseline skill. [default: the bare model, with no skill]"),
+    ] = None,
+    no_baseline: Annotated[
+        bool, typer.Option("--no-baseline", help="Run the candidate alone; it passes at a rate of 0.5.")
+    ] = False,
+    ranking: Annotated[
+        Path | None, typer.Option("--input", help="A ranking artifact (JSON) with candidates; pipeline mode.")
+    ] = None,
+    candidate_id: Annotated[
+        list[str] | None, typer.Option("--candidate-id", help="A candidate of the ranking; may repeat; or all.")
+    ] = None,
+    state_root: StateRoot = DEFAULT_STATE_ROOT,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="claude-code, anthropic:NAME, openai:NAME, command:NAME, mock, sim:KEY=VALUE,… or replay:FILE; "
+            "may repeat. [default: claude-code]",
+        ),
+    ] = None,
+    mock: Annotated[bool, typer.Option("--mock", help="Fixed replies, no model, no key: tries the wiring.")] = False,
+    judge_model: Annotated[
+        str | None, typer.Option("--judge-model", help="Model for llm-rubric judges. [default: the run's model]")
+    ] = None,
+    pass_k: Annotated[int, typer.Option("--pass-k", help="Attempts per task and arm; one pass is enough.")] = 1,
+    skill_mode: Annotated[
+        str | None,
+        typer.Option("--skill-mode", help="prepend (skill in the prompt) or mount. [default: mount for agents]"),
+    ] = None,
+    sandbox: Annotated[str, typer.Option("--sandbox", help="auto, required or off: for judges that run code.")] = "auto",
+    baseline_cache_dir: Annotated[
+        Path | None, typer.Option("--baseline-cache-dir", help="Reuse baseline attempts for 7 days.")
+    ] = None,
+    eval_threshold: Annotated[
+        float, typer.Option("--eval-threshold", help="Candidates ranked below this score are skipped.")
+    ] = 6.0,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="The artifact's path; a folder with several candidates.")
+    ] = None,
+    margin: Annotated[float, typer.Option("--margin", help="How much worse still counts as no worse.")] = 0.05,
+    gate: Annotated[str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")] = "verdict",
+    weak_baseline: Annotated[
+        str, typer.Option("--weak-baseline", help="error or warn, when the baseline passes less than 20 %.")
+    ] = "error",
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")] = None,
+    tier: Annotated[list[str] | None, typer.Option("--tier", help="Only tasks of this tier; may repeat.")] = None,
+    broker: Broker = None,
+    insecure: Insecure = False,
+    in_flight: InFlight = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit, print the run id and return; `uplift watch` follows it.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
+    quiet: Quiet = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole artifact on standard output, not only the summary line.")
+    ] = False,
+    run_id: Annotated[str | None, typer.Option("--run-id", hidden=True)] = None,
+) -> None:
+    """Run every task with the candidate skill and with the baseline, and compare.
+
+    Prints one JSON line with pass rates, delta and verdict on standard output; progress and the result table go to
+    standard error. Exit codes: 0 pass or skipped, 1 fail, 2 invalid input, 3 verdict error or infrastructure,
+    130 interrupted (resume with `uplift resume RUN`).
+
+    Examples:
+
+      uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --mock
+
+      uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --baseline-path ./old
+      --model anthropic:claude-sonnet-4-5 --pass-k 5 --gate decision
+
+      uplift evaluate --input ranking.json --candidate-id all --task-suite suite.yaml
+    """
+    from producer import plan as plans
+    from producer.names import check_run_id
+    from producer.options import Options, one_of
+
+    if mock and model:
+        raise typer.BadParameter("--mock and --model exclude each other")
+    options = Options(
+        task_suite=task_suite,
+        state_root=state_root,
+        standalone=standalone,
+        skill_path=skill_path,
+        baseline_path=baseline_path,
+        no_baseline=no_baseline,
+        ranking=ranking,
+        candidate_ids=tuple(candidate_id or ()),
+        models=("mock",) if mock else tuple(model or ("claude-code",)),
+        judge_model=judge_model,
+        pass_k=pass_k,
+        skill_mode=one_of("--skill-mode", skill_mode, ("prepend", "mount", None)),
+        sandbox=one_of("--sandbox", sandbox, ("auto", "required", "off")),
+        baseline_cache_dir=baseline_cache_dir,
+        eval_threshold=eval_threshold,
+        output=output,
+        margin=margin,
+        gate=one_of("--gate", gate, ("verdict", "decision")),
+        weak_baseline=one_of("--weak-baseline", weak_baseline, ("error", "warn")),
+        tasks=tuple(task or ()),
+        tags=tuple(tag or ()),
+        tiers=tuple(tier or ()),
+    )
+    plan = plans.make(options, run_id=check_run_id(run_id) if run_id else None)
+    if dry_run:
+        _show_plan(plan, as_json=as_json)
+        return
+    _run(plan, broker, insecure=insecure, in_flight=in_flight, detach=detach, quiet=quiet, as_json=as_json)
+
+
+def _run(
+    plan: Plan, broker: str | None, *, insecure: bool, in_flight: int | None, detach: bool, quiet: bool, as_json: bool
+) -> None:
+    from producer import display, evaluation
+    from producer.evaluation import Surroundings
+    from producer.places import Places
+    from producer.results import report_and_exit
+    from producer.session import broker_url, for_new_run
+    from producer.watch import Interrupted
+
+    places = Places(plan.options.state_root)
+    url = broker_url(broker, insecure=insecure)
+    where = Surroundings(places, url, display.choose(quiet=quiet), in_flight)
+    if detach and plan.arms:
+        if url is None:
+            arguments = [word for word in sys.argv[1:] if word != "--detach"]
+            evaluation.supervise([*arguments, "--quiet", "--run-id", plan.run_id], plan.run_id, places)
+        else:
+            reuse = evaluation.prepare(plan, where)
+            with for_new_run(places, plan.run_id, url, in_flight=in_flight) as opened:
+                evaluation.begin(plan, reuse, opened, where.display.say)
+        typer.echo(plan.run_id)
+        typer.echo(f"uplift: follow it with: uplift watch {plan.run_id}", err=True)
+        return
+    try:
+        artifacts = evaluation.evaluate(plan, where)
+    except Interrupted:
+        typer.echo(f"uplift: stopped; go on with: uplift resume {plan.run_id}", err=True)
+        raise typer.Exit(130) from None
+    report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    from producer.estimate import estimate
+
+    facts: dict[str, Any] = estimate(plan)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")

@@ -1,0 +1,38 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateRoot = Annotated[
+    Path,
+    typer.Option(
+        "--state-root",
+        envvar="UPLIFT_STATE_ROOT",
+        help="Folder for artifacts, traces, records and private servers.",
+        show_default=True,
+    ),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        help="Redis to share with workers: redis://, rediss:// or unix://. "
+        "Also UPLIFT_BROKER. Without one, a private server is started.",
+        metavar="URL",
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow a broker on another machine without password and TLS.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `uplift runs` lists them.")]
+InFlight = Annotated[
+    int | None,
+    typer.Option("--in-flight", min=1, help="Model calls at once in one worker process. [default: 100]"),
+]
+DEFAULT_STATE_ROOT = Path(".uplift")

@@ -1,0 +1,148 @@
+"""One evaluation from plan to artifact, without the command line: what `uplift evaluate` and `resume` both do."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggregate.records import AttemptRecord
+from producer import session
+from producer.collect import collect, write
+from producer.display import Display
+from producer.places import Notes, Places
+from producer.plan import Plan
+from producer.reuse import Reuse, look_up
+from producer.session import Session
+from producer.stopping import stopper
+from producer.submit import submit
+from producer.watch import Watch
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a run takes place, apart from what is run."""
+
+    places: Places
+    broker: str | None
+    display: Display
+    in_flight: int | None = None
+
+
+def evaluate(plan: Plan, where: Surroundings) -> list[dict[str, Any]]:
+    """Run a plan to its end and bring everything home; raises Interrupted when it was stopped."""
+    if not plan.arms:
+        return skipped(plan, where.places)
+    reuse = prepare(plan, where)
+    with session.for_new_run(where.places, plan.run_id, where.broker, in_flight=where.in_flight) as opened:
+        begin(plan, reuse, opened, where.display.say)
+        written = follow(plan.run_id, opened, where)
+    forget_private_server(where.places, plan.run_id)
+    return written
+
+
+def prepare(plan: Plan, where: Surroundings) -> Reuse:
+    """Everything that can fail before a server is needed: folders, cache, notes."""
+    where.places.check_writable()
+    reuse = look_up(plan, time.time())
+    where.places.write_notes(
+        Notes(
+            run_id=plan.run_id,
+            embedded=where.broker is None,
+            output=str(plan.options.output.resolve()) if plan.options.output else None,
+            baseline_cache_dir=str(reuse.folder) if reuse.folder else None,
+            cache_keys=reuse.keys,
+        )
+    )
+    return reuse
+
+
+def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None]) -> None:
+    """Submit the run; what the server or the skills make doubtful is said first."""
+    for warning in (*opened.server.store.check(), *plan.warnings):
+        say(warning)
+    cached: dict[int, AttemptRecord] = reuse.cached
+    if cached:
+        say(f"{len(cached)} baseline attempts come from the cache")
+    submit(opened.server, plan, cached, baseline_reuse_count=reuse.comparisons)
+
+
+def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, Any]]:
+    """Watch a run to its end and collect it."""
+    with where.display as display, stopper(display.say, f"uplift resume {run_id}") as stop:
+        watch = Watch(
+            opened.server, run_id, show=display.show, say=display.say, check=opened.check, stop=stop
+        )
+        made = watch.follow()
+    return collect(opened.server.store, run_id, made, where.places)
+
+
+def skipped(plan: Plan, places: Places) -> list[dict[str, Any]]:
+    """Artifacts of candidates that the ranking puts below the threshold: nothing is run."""
+    from aggregate import artifact
+
+    places.check_writable()
+    info = plan.info(None).model_copy(update={"status": "skipped", "planned_attempts": 0})
+    notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
+    made = artifact.build(info, [])
+    return [write(one, notes, places, several=len(made) > 1) for one in made]
+
+
+def forget_private_server(places: Places, run_id: str) -> None:
+    """Remove a private server's data once its run is at home."""
+    folder = places.embedded(run_id)
+    if folder.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def supervise(arguments: list[str], run_id: str, places: Places) -> None:
+    """Start the same command in a session of its own, and return once it has submitted the run.
+
+    It owns the private server and the worker, writes the artifact and exits.
+    """
+    import subprocess
+
+    from producer.local import NoServer
+
+    places.check_writable()
+    folder = places.run(run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "supervisor.log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "producer.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    while not _is_submitted(places, run_id):
+        if child.poll() is not None:
+            if places.artifact(run_id).exists():
+                return
+            raise NoServer(f"the supervisor ended at once: {_last_line(log)}")
+        time.sleep(0.05)
+
+
+def _is_submitted(places: Places, run_id: str) -> bool:
+    from producer import local
+    from workers.store import Store, connect
+
+    url = local.address(places.embedded(run_id))
+    if url is None:
+        return False
+    client = connect(url)
+    try:
+        state = Store(client).state(run_id)
+        return state is not None and state.generation > 0
+    finally:
+        client.close()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

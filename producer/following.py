@@ -1,0 +1,115 @@
+"""Join a run that was started before: watch it, end it, or go on with it, from any terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from producer import evaluation, session
+from producer.collect import collect
+from producer.evaluation import Surroundings
+from producer.names import check_run_id
+from producer.places import Places
+from producer.results import report_and_exit
+from producer.session import Session
+from producer.submit import go_on
+from producer.watch import Interrupted, Watch
+from workers.store import UnknownRun
+
+
+class _Home(Exception):
+    """The run's artifact has appeared in the state root: its owner has finished it."""
+
+
+def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
+    """Follow a run; its owner, if it has one, writes the artifact, else we do."""
+    if made := finished(where.places, check_run_id(run_id)):
+        _report(made, where, quiet=quiet, as_json=as_json)
+
+    def check() -> None:
+        if finished(where.places, run_id):
+            raise _Home
+
+    try:
+        with _following(run_id, where) as opened:
+            follower = Watch(opened.server, run_id, show=where.display.show, say=where.display.say, check=check)
+            with where.display:
+                made = follower.follow()
+            made = collect(opened.server.store, run_id, made, where.places)
+    except _Home:
+        made = finished(where.places, run_id)
+    except Interrupted:
+        typer.echo(f"uplift: the run is paused; go on with: uplift resume {run_id}", err=True)
+        raise typer.Exit(130) from None
+    _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
+    """Stop new attempts for good and wait for the artifact that says so."""
+    if finished(where.places, check_run_id(run_id)):
+        raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel")
+    with _following(run_id, where) as opened:
+        store = opened.server.store
+        store.manifest(run_id)
+        store.halt(run_id, "cancelled")
+        follower = Watch(
+            opened.server, run_id, show=where.display.show, say=where.display.say, finish_seconds=1.0
+        )
+        with where.display:
+            made = follower.follow()
+        made = collect(store, run_id, made, where.places)
+    if opened.local is not None:
+        evaluation.forget_private_server(where.places, run_id)
+    _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def resume(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
+    """Publish what has no final record and follow the run to its end."""
+    check_run_id(run_id)
+    where.places.check_writable()
+    try:
+        with _following(run_id, where, worker=True) as opened:
+            opened.server.store.manifest(run_id)
+            left = go_on(opened.server, run_id)
+            where.display.say(f"{left} attempts left to run")
+            made = evaluation.follow(run_id, opened, where)
+    except Interrupted:
+        typer.echo(f"uplift: stopped; go on with: uplift resume {run_id}", err=True)
+        raise typer.Exit(130) from None
+    if opened.local is not None:
+        evaluation.forget_private_server(where.places, run_id)
+    _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
+    """The artifacts of a run that are in the state root, or where --output put them."""
+    output = places.notes(run_id).output
+    place = Path(output) if output is not None else places.artifact(run_id).parent
+    paths = sorted(place.glob(f"{run_id}*.json")) if place.is_dir() else [place]
+    found = []
+    for path in paths:
+        try:
+            artifact = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if artifact.get("run_id") == run_id:
+            found.append(artifact)
+    return found
+
+
+@contextmanager
+def _following(run_id: str, where: Surroundings, *, worker: bool = False) -> Iterator[Session]:
+    with session.for_known_run(
+        where.places, run_id, where.broker, worker=worker, in_flight=where.in_flight
+    ) as opened:
+        yield opened
+
+
+def _report(made: list[dict[str, Any]], where: Surroundings, *, quiet: bool, as_json: bool) -> None:
+    gate = made[0].get("gate", "verdict")
+    report_and_exit(made, where.places, gate=gate, quiet=quiet, as_json=as_json)

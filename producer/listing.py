@@ -1,0 +1,203 @@
+"""What runs there are and how they stand, from files in the state root and from servers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+from aggregate.plain_text import plain
+from aggregate.reading import read_jsonl
+from aggregate.records import AttemptRecord
+from producer import local, session
+from producer.following import finished
+from producer.names import check_run_id
+from producer.places import Places
+from producer.submit import Server, open_server
+from workers.finish import grid_of
+from workers.store import UnknownRun
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run in a list; `done` and `total` count attempts."""
+
+    run_id: str
+    state: str
+    created_at: str | None
+    suite: str | None
+    done: int | None = None
+    total: int | None = None
+    verdict: str | None = None
+    decision: str | None = None
+    delta: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rows(places: Places, broker: str | None) -> list[Row]:
+    """Newest first; a run that is at home and still on a server is listed once, as finished."""
+    found = {row.run_id: row for row in _unfinished(places)}
+    if broker is not None:
+        server = open_server(broker)
+        found |= {run_id: _server_row(server, run_id) for run_id in server.store.runs()}
+    found |= {row.run_id: row for row in _at_home(places)}
+    return sorted(found.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
+
+
+def _at_home(places: Places) -> Iterator[Row]:
+    for folder in sorted((places.root / "runs").glob("*")):
+        for artifact in finished(places, folder.name):
+            yield Row(
+                run_id=artifact["run_id"],
+                state=artifact["status"],
+                created_at=artifact["created_at"],
+                suite=artifact["task_suite"],
+                verdict=artifact["verdict"],
+                decision=artifact["decision"],
+                delta=artifact["delta"],
+            )
+
+
+def _unfinished(places: Places) -> Iterator[Row]:
+    for folder in sorted((places.root / "embedded").glob("*")):
+        url = local.address(folder)
+        if url is None:
+            yield Row(folder.name, "interrupted", None, None)
+        else:
+            yield _server_row(open_server(url), folder.name)
+
+
+def _server_row(server: Server, run_id: str) -> Row:
+    facts = _facts(server, run_id)
+    return Row(run_id, facts["state"], facts["created_at"], facts["suite"], facts["done"], facts["total"])
+
+
+def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
+    """How a run stands; raises UnknownRun."""
+    if made := finished(places, run_id):
+        one = made[0]
+        return {
+            "run": run_id,
+            "state": one["status"],
+            "verdict": one["verdict"],
+            "decision": one["decision"],
+            "delta": one["delta"],
+            "reason": one["reason"],
+            "artifact": one["truth_anchor"],
+        }
+    if broker is None and places.embedded(run_id).is_dir() and local.address(places.embedded(run_id)) is None:
+        return {"run": run_id, "state": "interrupted", "next": f"uplift resume {run_id}"}
+    with session.for_known_run(places, run_id, broker) as opened:
+        return _facts(opened.server, run_id)
+
+
+def _facts(server: Server, run_id: str) -> dict[str, Any]:
+    store = server.store
+    manifest, state, progress = store.manifest(run_id), store.state(run_id), store.progress(run_id)
+    if state is None:
+        raise UnknownRun(f"no run {run_id!r} on this server")
+    arms = {}
+    for number, arm in enumerate(manifest.arms):
+        counts = progress.outcomes.get(number, {})
+        judged = sum(counts.get(name, 0) for name in ("passed", "failed", "timeout"))
+        arms[arm.name] = f"{counts.get('passed', 0)} of {judged} passed, {counts.get('error', 0)} errors"
+    return {
+        "run": run_id,
+        "state": _state_word(state.halt, sealed=state.sealed),
+        "created_at": datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds"),
+        "suite": store.info(run_id).task_suite,
+        "done": progress.recorded,
+        "total": grid_of(manifest).attempts,
+        "in_flight": progress.in_flight,
+        "workers": len(store.workers()),
+        "spent_usd": round(state.spent, 6),
+        **arms,
+    }
+
+
+def _state_word(halt: str, *, sealed: bool) -> str:
+    if sealed:
+        return "finished" if halt in ("", "decided") else halt
+    return halt or "running"
+
+
+def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
+    """All attempts of a task, from the records at home or on the server; raises UnknownRun."""
+    path = places.records(run_id)
+    if path.exists():
+        records: list[AttemptRecord] = list(read_jsonl(path))
+    else:
+        with session.for_known_run(places, run_id, broker) as opened:
+            opened.server.store.manifest(run_id)
+            records = list(opened.server.store.records(run_id))
+    chosen = [record for record in records if record.task == task]
+    if not chosen:
+        names = sorted({record.task for record in records})
+        close = get_close_matches(task, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:8])}"
+        raise UnknownRun(f"run {run_id} has no attempt of task {task!r}; {hint}")
+    return sorted(chosen, key=lambda record: (record.attempt, record.arm, record.model or ""))
+
+
+def attempt_texts(records: list[AttemptRecord]) -> str:
+    """Attempts as text for a terminal; nothing that a model said can move the cursor or set colours."""
+    parts = []
+    for record in records:
+        score = "–" if record.score is None else f"{record.score:.2f}"
+        head = f"attempt {record.attempt}, {record.arm}, {record.model}: {record.outcome}, score {score}"
+        lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
+        text = record.completion.text if record.completion else ""
+        lines += [f"  | {plain(line)}" for line in text.splitlines()]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def delete(places: Places, broker: str | None, run_id: str) -> None:
+    """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
+    check_run_id(run_id)
+    known = [places.run(run_id), places.embedded(run_id)]
+    made = finished(places, run_id)
+    if local.address(places.embedded(run_id)) is not None:
+        raise UnknownRun(f"run {run_id} is running; cancel it first: uplift cancel {run_id}")
+    on_server = False
+    if broker is not None:
+        server = open_server(broker)
+        on_server = run_id in server.store.runs()
+        server.store.delete(run_id)
+    if not made and not on_server and not any(path.exists() for path in known):
+        raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
+    for path in known:
+        shutil.rmtree(path, ignore_errors=True)
+    for kind in ("evaluations", "traces"):
+        for path in (places.root / kind).glob(f"{run_id}*.json"):
+            if json.loads(path.read_bytes()).get("run_id") == run_id:
+                path.unlink()
+
+
+def show(found: list[Row]) -> None:
+    """Print rows as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("run", "state", "attempts", "verdict", "decision", "delta", "suite"):
+        table.add_column(column, no_wrap=column == "run", justify="right" if column == "delta" else "left")
+    for row in found:
+        attempts_done = f"{row.done}/{row.total}" if row.total is not None else ""
+        delta = "–" if row.delta is None else f"{100 * row.delta:+.1f}"
+        table.add_row(
+            row.run_id,
+            row.state,
+            attempts_done,
+            row.verdict or "–",
+            row.decision or "–",
+            delta,
+            plain(row.suite or "–", 60),
+        )
+    Console(highlight=False, markup=False).print(table)

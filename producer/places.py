@@ -1,0 +1,95 @@
+"""Where a state root keeps things, and the notes that a producer leaves itself about each run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from producer.names import check_run_id, file_name
+
+
+class Unwritable(Exception):
+    """A folder that must be written cannot be."""
+
+
+class Notes(BaseModel):
+    """What only the producer knows of a run: where its artifact goes and which cache entries it fills.
+
+    `cache_keys` maps an attempt's index to its baseline cache key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run_id: str
+    embedded: bool = False
+    output: str | None = None
+    baseline_cache_dir: str | None = None
+    cache_keys: dict[int, str] = {}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths under a state root. Ids become file names only through `file_name`, so nothing can leave it."""
+
+    root: Path
+
+    def artifact(self, run_id: str, candidate: str | None = None) -> Path:
+        return self.root / "evaluations" / f"{_name(run_id, candidate)}.json"
+
+    def trace(self, run_id: str, candidate: str | None = None) -> Path:
+        return self.root / "traces" / f"{_name(run_id, candidate)}.json"
+
+    def run(self, run_id: str) -> Path:
+        return self.root / "runs" / check_run_id(run_id)
+
+    def records(self, run_id: str) -> Path:
+        return self.run(run_id) / "records.jsonl.gz"
+
+    def embedded(self, run_id: str) -> Path:
+        return self.root / "embedded" / check_run_id(run_id)
+
+    def check_writable(self) -> None:
+        """Create the state root and prove that files can be written there; raises Unwritable."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as problem:
+            raise Unwritable(
+                f"state root {self.root} cannot be written ({problem.strerror}); give another with --state-root"
+            ) from None
+
+    def write_notes(self, notes: Notes) -> None:
+        folder = self.run(notes.run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "notes.json", notes.model_dump_json().encode())
+
+    def notes(self, run_id: str) -> Notes:
+        """Notes of a run that was started elsewhere are empty."""
+        try:
+            return Notes.model_validate_json((self.run(run_id) / "notes.json").read_bytes())
+        except (OSError, ValueError):
+            return Notes(run_id=run_id)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All or nothing: a reader, or a full disk, never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _name(run_id: str, candidate: str | None) -> str:
+    return file_name(run_id) if candidate is None else f"{file_name(run_id)}-{file_name(candidate)}"

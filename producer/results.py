@@ -1,0 +1,38 @@
+"""Print what a run ended in: a table for people on standard error, JSON on standard output, an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+from producer.places import Places
+
+
+def report_and_exit(
+    artifacts: Sequence[dict[str, Any]], places: Places, *, gate: str, quiet: bool, as_json: bool
+) -> NoReturn:
+    """Print all artifacts of a run and leave with the worst exit code."""
+    from aggregate.artifact import stdout_line
+    from aggregate.standard_json import dumps
+    from aggregate.verdict import exit_code
+
+    if not quiet:
+        show_table(artifacts)
+        for artifact in artifacts:
+            sys.stderr.write(f"artifact: {artifact['truth_anchor']}\n")
+    for artifact in artifacts:
+        typer.echo(dumps(artifact) if as_json else stdout_line(artifact))
+    raise typer.Exit(max(exit_code(one["verdict"], one["decision"], gate) for one in artifacts))
+
+
+def show_table(artifacts: Sequence[dict[str, Any]]) -> None:
+    """The result table, on standard error."""
+    from rich.console import Console
+
+    from aggregate.tables import result_table
+
+    console = Console(stderr=True, highlight=False)
+    console.print(result_table(artifacts))

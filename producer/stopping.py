@@ -1,0 +1,40 @@
+"""What Ctrl-C and SIGTERM do: the first stops new attempts, the second ends the command at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stopper:
+    """Whether somebody asked to stop."""
+
+    def __init__(self, say: Callable[[str], None], resume: str) -> None:
+        self.asked = False
+        self._say = say
+        self._resume = resume
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        self._say(
+            f"stopping: no new attempts, waiting for those in flight; again to stop at once. Go on later with: {self._resume}"
+        )
+
+
+@contextmanager
+def stopper(say: Callable[[str], None], resume: str) -> Iterator[Stopper]:
+    """Handle both signals for as long as the block runs."""
+    made = Stopper(say, resume)
+    before = {number: signal.signal(number, made.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield made
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
