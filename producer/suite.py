@@ -10,6 +10,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,10 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
             what = {list: "is a list", type(None): "is empty"}.get(type(root.value), "is a single value")
             yield Finding(root.start, "", f"{what}; must be a mapping with skill_id, version and tasks")
     else:
-        yield from suite_rules.broken_rules(root, document.text, most=MAX_PROBLEMS + 1)
-        yield from _repeated_ids(root, document)
-        yield from fixture_files.wrong_files(root, folder)
+        most = MAX_PROBLEMS + 1
+        yield from suite_rules.broken_rules(root, document.text, most=most)
+        yield from islice(_repeated_ids(root, document), most)
+        yield from islice(fixture_files.wrong_files(root, folder), most)
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ _PATTERNS = {
     _NOT_BLANK: "must hold some text",
     r"^fixtures/.": "must be a file under fixtures/, such as 'fixtures/input.csv'",
 }
+# Listing a million mistakes of one task would take gigabytes.
+_FLOOD = 10_000
 _NUMBER_AS_TEXT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 _SCALAR = re.compile(r"[^\s,\[\]{}]{1,40}")
 
@@ -68,31 +70,43 @@ class Defaults(_Rules):
 
 
 class SuiteRules(_Rules):
-    """A whole suite file."""
+    """A whole suite file, but for what its tasks say."""
 
     skill_id: NotBlank
     version: Literal["1.0"]
     description: str = ""
     defaults: Defaults = Defaults()
-    tasks: Annotated[list[TaskRules], Field(min_length=1)]
+    tasks: Annotated[list[Any], Field(min_length=1)]
 
 
 def broken_rules(root: Node, text: str, *, most: int) -> Iterator[Finding]:
-    """What is wrong with a suite's values, first things first, at most so many; bad nodes are left out."""
+    """What is wrong with a suite's values; about so many at most, and nothing about bad nodes."""
+    yield from _broken(SuiteRules, root, (), text)
+    tasks = root.get("tasks")
+    count = 0
+    for number, task in enumerate(tasks.items() if tasks else []):
+        for finding in _broken(TaskRules, task, ("tasks", number), text):
+            yield finding
+            count += 1
+        if count > most:
+            return
+
+
+def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Iterator[Finding]:
     try:
-        SuiteRules.model_validate(root.value)
+        model.model_validate(node.value)
     except ValidationError as invalid:
-        located = []
+        if invalid.error_count() > _FLOOD:
+            yield Finding(node.start, path_of(prefix), f"has more than {_FLOOD:,} mistakes; write it anew")
+            return
         for error in invalid.errors(include_url=False, include_input=False):
             steps = _steps_of(error["loc"], error["type"])
-            node, found = root.at(steps)
-            if not node.bad:
-                at_key = error["type"] == "extra_forbidden"
-                located.append((node.key_start if at_key else node.start, steps, node, found, error))
-        located.sort(key=lambda entry: entry[0])
-        for start, steps, node, found, error in located[:most]:
-            message = _message(error, node, text) if found else _missing(steps, node)
-            yield Finding(start, path_of(steps), message)
+            target, found = node.at(steps)
+            if target.bad:
+                continue
+            message = _message(model, error, target, text) if found else _missing(steps, target)
+            start = target.key_start if error["type"] == "extra_forbidden" else target.start
+            yield Finding(start, path_of((*prefix, *steps)), message)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -103,16 +117,16 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def _steps_of(loc: tuple[str | int, ...], kind: str) -> Steps:
     # pydantic names the chosen judge between `judge` and its keys; the file does not.
-    steps = loc[:3] + loc[4:] if loc[2:3] == ("judge",) and loc[0] == "tasks" else loc
+    steps = loc[:1] + loc[2:] if loc[:1] == ("judge",) else loc
     return (*steps, "type") if kind.startswith("union_tag") else steps
 
 
-def _message(error: Any, node: Node, text: str) -> str:
+def _message(model: type[BaseModel], error: Any, node: Node, text: str) -> str:
     kind, context = error["type"], error.get("ctx", {})
     is_what = f"is {_description(node, text)}"
     match kind:
         case "extra_forbidden":
-            allowed = _allowed_keys(error["loc"][:-1])
+            allowed = _allowed_keys(model, error["loc"][:-1])
             name = str(error["loc"][-1])
             return f"unknown key {shown(name)}; allowed: {', '.join(allowed)}{suggestion(name, allowed)}"
         case "union_tag_invalid":
@@ -132,13 +146,13 @@ def _message(error: Any, node: Node, text: str) -> str:
         case "list_type" | "tuple_type":
             return f"{is_what}; must be a list"
         case "model_type" | "model_attributes_type" | "dict_type":
-            keys = _allowed_keys(error["loc"])
+            keys = _allowed_keys(model, error["loc"])
             return f"{is_what}; must be a mapping{f' with keys such as {keys[0]}' if keys else ''}"
     return f"{is_what}; {_limit(kind, context, error['msg'])}"
 
 
 def _missing(steps: Steps, holder: Node) -> str:
-    if steps[2:] != ("judge", "type"):
+    if steps != ("judge", "type"):
         return "is missing; this key is required"
     # Without a type no other key of the judge is checked, so a misspelt one is looked for here.
     near = get_close_matches("type", holder.value, n=1)
@@ -211,9 +225,9 @@ def _type_names(model: type[BaseModel]) -> tuple[str, ...]:
     return get_args(model.model_fields["type"].annotation) if "type" in model.model_fields else ()
 
 
-def _allowed_keys(loc: tuple[str | int, ...]) -> list[str]:
-    """The keys of the mapping at a pydantic location, in the order in which the model declares them."""
-    models: list[type[BaseModel]] = [SuiteRules]
+def _allowed_keys(model: type[BaseModel], loc: Steps) -> list[str]:
+    """The keys of the mapping at a pydantic location, in the order in which the models declare them."""
+    models = [model]
     for step in loc:
         if isinstance(step, int):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -67,8 +68,10 @@ class Lines:
     text: str
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *(found.end() for found in _LINE_END.finditer(self.text))]
+    def _starts(self) -> array[int]:
+        starts = array("L", [0])
+        starts.extend(found.end() for found in _LINE_END.finditer(self.text))
+        return starts
 
     def place(self, start: int) -> tuple[int, int]:
         """Line and column of an index of the text."""
