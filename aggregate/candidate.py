@@ -309,10 +309,10 @@ def _warnings(one: _Candidate) -> list[str]:
     dropped = len(_dropped(one))
     found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
     for arm, block in one.consistency.items():
-        flaky = [f"{plain(warning)} ({arm})" for warning in (block or {}).get("warnings", ())]
+        flaky = [f"flaky task {plain(warning)} ({arm})" for warning in (block or {}).get("warnings", ())]
         found += flaky[:_SHOWN_FLAKY]
         if len(flaky) > _SHOWN_FLAKY:
-            found.append(f"{len(flaky) - _SHOWN_FLAKY} more flaky tasks ({arm}); see flaky_tasks")
+            found.append(f"flaky tasks in {arm}: {len(flaky) - _SHOWN_FLAKY} more; see flaky_tasks")
     return found
 
 

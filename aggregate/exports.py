@@ -63,7 +63,7 @@ def write_exports(info: RunInfo, records: Iterable[AttemptRecord] | Frames, fold
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """The frame as CSV (RFC 4180): missing is an empty cell, numbers stay numbers, text cannot start a formula."""
+    """The frame as CSV: missing is an empty cell, numbers stay numbers, no text can start a formula."""
     columns = [_cells(frame[name]) for name in frame.columns]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")

@@ -19,10 +19,8 @@ def is_simulated(model: str) -> bool:
     return model.partition(":")[0] in SIMULATED_KINDS
 
 
-def points(difference: float | None) -> str:
-    """A difference of rates in signed percentage points: +12.5; a dash where it is unknown."""
-    if difference is None:
-        return "–"
+def points(difference: float) -> str:
+    """A difference of rates in signed percentage points: +12.5."""
     return f"{round(100 * difference, 1) + 0.0:+.3g}" if abs(difference) < 1 else f"{100 * difference:+.0f}"
 
 
@@ -30,8 +28,13 @@ def summary(artifact: Mapping[str, Any]) -> list[str]:
     """The result in a few sentences: what was found, how sure, what is needed, what to be careful of."""
     if artifact["verdict"] == "skipped":
         return [f"Nothing was run: {artifact['reason']}."]
-    said = [found(artifact), decided(artifact), power(artifact), simulated(artifact)]
+    said = [failed(artifact), found(artifact), decided(artifact), power(artifact), simulated(artifact)]
     return [sentence for sentence in said if sentence]
+
+
+def failed(artifact: Mapping[str, Any]) -> str:
+    """Why a run with an `error` verdict cannot be relied on; empty otherwise."""
+    return f"No verdict: {artifact['reason']}." if artifact["verdict"] == "error" else ""
 
 
 def found(artifact: Mapping[str, Any], one: str = "the candidate", other: str = "the baseline") -> str:
@@ -40,9 +43,7 @@ def found(artifact: Mapping[str, Any], one: str = "the candidate", other: str = 
     if candidate is None:
         return f"{_capital(one)} has no judged attempt."
     if baseline is None:
-        return (
-            f"The candidate passes {_percent(candidate)} of its tasks; there is no baseline to compare with."
-        )
+        return f"{_capital(one)} passes {_percent(candidate)} of its tasks; there is nothing to compare with."
     return (
         f"{_capital(one)} passes {_percent(candidate)} of its tasks, {other} {_percent(baseline)} "
         f"({points(artifact['delta'])} points)."
@@ -58,10 +59,10 @@ def decided(artifact: Mapping[str, Any]) -> str:
     sure = f"{round(100 * interval['level'], 2):g} %"
     between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
     words = {
-        "improved": f"It is better on tasks like these: {between}.",
-        "no_worse": f"It is no worse, within a margin of {100 * artifact['margin']:.3g} points: {between}.",
-        "worse": f"It is worse on tasks like these: {between}.",
-        "inconclusive": f"That is not enough to tell better from worse: {between}.",
+        "improved": f"Improved: on tasks like these the true difference lies {between}.",
+        "no_worse": f"No worse (margin {100 * artifact['margin']:.3g} points): the true difference lies {between}.",
+        "worse": f"Worse: on tasks like these the true difference lies {between}.",
+        "inconclusive": f"Inconclusive: the true difference may be anything {between}.",
     }
     return words[artifact["decision"]]
 

@@ -1,0 +1,35 @@
+"""How numbers are written for people: rates in percent, differences in points, small sums with enough digits."""
+
+from __future__ import annotations
+
+from aggregate import sentences
+
+
+def rate(value: float) -> str:
+    """0.875 as 87.5 %."""
+    return f"{100 * value:.1f} %"
+
+
+def usd(value: float) -> str:
+    """Dollars with as many digits as small sums need."""
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4g}"
+
+
+def number(value: float) -> str:
+    """A score or a mean to two places."""
+    return f"{value:.2f}"
+
+
+def signed(value: float) -> str:
+    """A difference of scores to two places, with its sign."""
+    return f"{value:+.2f}"
+
+
+def in_points(value: float) -> str:
+    """A difference of rates in points."""
+    return f"{sentences.points(value)} points"
+
+
+def seconds(value: float) -> str:
+    """Milliseconds as seconds."""
+    return f"{value / 1000:.3g} s"
