@@ -157,12 +157,10 @@ def fisher_by_task(
         if any(math.isnan(count) for count in row) or 0 in (row[1], row[3]):
             p_values.append(math.nan)
             continue
-        if (
-            any(not 0 <= count < math.inf or count != int(count) for count in row)
-            or row[0] > row[1]
-            or row[2] > row[3]
-        ):
-            raise ValueError(f"task {task}: {row} are not passes and attempts of two arms")
+        whole = all(0 <= count < math.inf and count == int(count) for count in row)
+        if not whole or row[0] > row[1] or row[2] > row[3]:
+            listed = ", ".join(f"{count:g}" for count in row)
+            raise ValueError(f"task {task}: {listed} are not the passes and attempts of two arms")
         p_values.append(_fisher(*(int(count) for count in row)))
     return TaskChanges(p_values, benjamini_hochberg(p_values))
 

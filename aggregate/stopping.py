@@ -120,10 +120,11 @@ def look_at_decision(
     effect: float = EFFECT,
     margin: float = MARGIN,
 ) -> DecisionLook:
-    """Stop after a round when the repeated interval leaves 0, or when success has become unlikely.
+    """Stop after a round when the repeated interval leaves 0, or when that has become unlikely.
 
     The repeated interval is `delta_interval` at the look's own level (Jennison & Turnbull, JRSS B 51 (1989)
-    305). Futile: a true effect of `effect` would end in `improved` with a chance under 20 %.
+    305). Futile: even a true effect of `effect`, for better or worse, would end in `improved` or `worse` with
+    a chance under 20 %.
     """
     if not 1 <= round_number <= len(plan):
         raise ValueError(f"round_number: {round_number} is not a round of a plan of {len(plan)}")
@@ -161,7 +162,7 @@ def _repeated_interval(look: PlannedLook, counts: PairedCounts) -> Interval:
 def _conditional_power(
     plan: Sequence[PlannedLook], round_number: int, counts: PairedCounts, effect: float
 ) -> float:
-    """Chance that the last look finds `improved` if the true effect is `effect`, given the data so far.
+    """Chance that the last look leaves 0 if the true effect is `effect` in the direction seen so far.
 
     Lan & Wittes, Biometrics 44 (1988) 579, on the B-value scale. More attempts shrink only the part of the
     variance that lies within tasks, so the data say how much of the information is in. NaN without tasks.
@@ -173,7 +174,7 @@ def _conditional_power(
     error, final_error = _standard_errors(counts, len(plan) / round_number)
     share = min(1.0, (final_error / error) ** 2)
     bound = float(stdtrit(counts.tasks + 1, ndtr(plan[-1].bound)))
-    so_far = float(counts.differences.mean()) / error * math.sqrt(share)
+    so_far = abs(float(counts.differences.mean())) / error * math.sqrt(share)
     missing = so_far + effect / final_error * (1 - share) - bound
     if share > 1 - 1e-9:
         return 1.0 if missing > 0 else 0.0
