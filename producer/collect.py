@@ -34,7 +34,7 @@ def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bo
     path = places.artifact(run_id, candidate)
     if notes.output is not None:
         path = Path(notes.output) / path.name if several else Path(notes.output)
-    artifacts.write(artifact, path)
+    artifact = {**artifact, "truth_anchor": str(artifacts.write(artifact, path))}
     trace = artifacts.trace(artifact)
     if trace is not None:
         artifacts.write_json(trace, places.trace(run_id, candidate))

@@ -1,0 +1,46 @@
+# Both `make demo` and `make test` set themselves up from a bare Python 3.11; uv makes that faster where it exists.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export VIRTUAL_ENV :=
+export PYTHONPATH :=
+
+.PHONY: demo test lint types tests bench chaos clean
+
+$(READY): pyproject.toml constraints.txt
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
+	  uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[anthropic,openai,monitor,dev]'; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[anthropic,openai,monitor,dev]'; \
+	fi
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/uplift evaluate --standalone --task-suite examples/release-notes/suite.yaml \
+	  --skill-path examples/release-notes/skill --baseline-path examples/release-notes/baseline \
+	  --model sim:baseline=0.45,candidate=0.85,latency=0.2,cost=0.002,seed=7 --pass-k 3 --state-root .uplift/demo
+
+test: lint types tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+tests: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+chaos: $(READY)
+	$(BIN)/python -m pytest -q tests/chaos --long
+
+clean:
+	rm -rf $(VENV) .uplift build *.egg-info

