@@ -35,14 +35,15 @@ _GROUP = f"nogroup:x:{NOBODY}:\n".encode()
 
 @dataclass(frozen=True)
 class View:
-    """What a sandbox is given on top of the system, read-only: folders or files, and contents, by place."""
+    """What a sandbox is given on top of the system, read-only, by place; `folders` are empty ones."""
 
     binds: Mapping[str, Path]
     contents: Mapping[str, bytes]
+    folders: tuple[str, ...] = ()
 
 
 class Sandboxed:
-    """A started bubblewrap. `init` is a descriptor of its first process inside, whose death ends all others."""
+    """A started bubblewrap. `init` is a descriptor of the first process inside: its death ends all others."""
 
     def __init__(self, process: subprocess.Popen[bytes], init: int | None) -> None:
         self.process = process
@@ -123,6 +124,15 @@ def package_folders() -> list[str]:
     ]
 
 
+@functools.cache
+def python_folders() -> list[str]:
+    """Folders of this interpreter and its packages, under the names it knows them by and their real ones."""
+    named = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix, *package_folders()]
+    real = [os.path.realpath(folder) for folder in named]
+    # Parents first: mounting them later would hide what was mounted below them.
+    return sorted({folder for folder in named + real if folder not in ("/", "/usr")})
+
+
 def _namespace_arguments(capabilities: Iterable[str]) -> list[str]:
     arguments = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"]
     arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -143,8 +153,10 @@ def _view_arguments(view: View, opened: ExitStack) -> tuple[list[str], list[int]
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     arguments += ["--proc", "/proc", "--dev", "/dev", *_small("/dev/shm"), "--remount-ro", "/dev"]
     arguments += [*_small("/tmp"), *_small(WORK), "--dir", INPUTS]
+    for place in view.folders:
+        arguments += ["--dir", place]
     # After /tmp, which is where an environment made for a test may live.
-    for folder in _python_folders():
+    for folder in python_folders():
         # Parents that bubblewrap makes unasked are closed to all but their owner.
         for parent in reversed(Path(folder).parents):
             arguments += ["--dir", str(parent)]
@@ -169,15 +181,6 @@ def _can_size() -> bool:
     """Whether this bubblewrap (0.7 or later) can bound a file system in memory."""
     told = subprocess.run([executable() or "bwrap", "--help"], capture_output=True, text=True, check=False)
     return "--size" in told.stdout + told.stderr
-
-
-@functools.cache
-def _python_folders() -> list[str]:
-    """Folders of this interpreter and its packages, under the names it knows them by and their real ones."""
-    named = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix, *package_folders()]
-    real = [os.path.realpath(folder) for folder in named]
-    # Parents first: mounting them later would hide what was mounted below them.
-    return sorted({folder for folder in named + real if folder not in ("/", "/usr")})
 
 
 def _memory_file(content: bytes, opened: ExitStack) -> int:

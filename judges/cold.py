@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,12 +125,12 @@ def run(command: Command, confinement: Confinement, cancelled: threading.Event) 
         )
 
 
-def code_contents() -> dict[str, bytes]:
+def code_contents(names: Iterable[str]) -> dict[str, bytes]:
     """Our modules that run inside, by their place under a folder of their own: a package without the rest of
     it.
     """
     here = Path(__file__).parent
-    return {"judges/__init__.py": b"", **{f"judges/{name}": (here / name).read_bytes() for name in _CODE}}
+    return {"judges/__init__.py": b"", **{f"judges/{name}": (here / name).read_bytes() for name in names}}
 
 
 def readable(source: Path, user: int | None, held: ExitStack) -> Path:
@@ -204,15 +204,15 @@ def _exit_descriptor(process: int, held: ExitStack) -> list[int]:
 def _start_bubblewrap(command: Command, confinement: Confinement, taps: _Taps, held: ExitStack) -> Started:
     root = bubblewrap.INPUTS
     binds: dict[str, Path] = {}
-    contents = {f"{bubblewrap.CODE}/{place}": content for place, content in code_contents().items()}
+    contents = {f"{bubblewrap.CODE}/{place}": content for place, content in code_contents(_CODE).items()}
     for name, source in command.inputs.items():
         if isinstance(source, bytes):
             contents[f"{root}/{name}"] = source
         else:
             binds[f"{root}/{name}"] = readable(source, confinement.user, held)
-    settings = _settings(command, taps, user=confinement.user, namespace=True)
+    told = _settings(command, taps, user=confinement.user, namespace=True)
     started = bubblewrap.start(
-        [*_boot(bubblewrap.CODE), settings.to_json(), *_resolved(command.argv, root)],
+        [*_boot(bubblewrap.CODE), told.to_json(), *_resolved(command.argv, root)],
         bubblewrap.View(binds, contents),
         environment=_environment(command, root, bubblewrap.WORK, "/tmp"),
         user=confinement.user,
@@ -220,24 +220,24 @@ def _start_bubblewrap(command: Command, confinement: Confinement, taps: _Taps, h
         # its own.
         capabilities=("CAP_SETFCAP",) if confinement.user is None else ("CAP_SETUID", "CAP_SETGID"),
         output=taps.output.write_end,
-        keep=[settings.report_fd, settings.status_fd],
+        keep=[told.report_fd, told.status_fd],
     )
     taps.handed_over()
     return started
 
 
 def _start_plain(command: Command, confinement: Confinement, taps: _Taps, held: ExitStack) -> Started:
-    folder = plain.Folder(command.inputs, code_contents())
+    folder = plain.Folder(command.inputs, code_contents(_CODE))
     held.callback(folder.remove)
     lifeline, hold = os.pipe()
     try:
-        settings = _settings(command, taps, supervise=True, lifeline_fd=lifeline, folder=str(folder.path))
+        told = _settings(command, taps, supervise=True, lifeline_fd=lifeline, folder=str(folder.path))
         started = plain.start(
-            [*_boot(str(folder.code)), settings.to_json(), *_resolved(command.argv, str(folder.inputs))],
+            [*_boot(str(folder.code)), told.to_json(), *_resolved(command.argv, str(folder.inputs))],
             folder,
             environment=_environment(command, str(folder.inputs), str(folder.work), str(folder.tmp)),
             output=taps.output.write_end,
-            keep=[settings.report_fd, settings.status_fd, lifeline],
+            keep=[told.report_fd, told.status_fd, lifeline],
             hold=hold,
         )
     finally:
@@ -250,29 +250,36 @@ def _boot(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _BOOT, code]
 
 
-def _settings(command: Command, taps: _Taps, **more: Any) -> Settings:
-    limits = command.limits
+def settings(limits: Limits, seconds: float, **more: Any) -> Settings:
+    """What `confine` is to do for a command with these limits that may take so many seconds."""
     return Settings(
         memory_bytes=limits.memory_bytes,
         processes=limits.processes,
         file_bytes=limits.file_bytes,
         open_files=limits.open_files,
         # A command with threads uses more than a second of processor time a second.
-        cpu_seconds=math.ceil(command.timeout_seconds * (os.cpu_count() or 1)) + 1,
-        report_fd=taps.report.write_end,
-        status_fd=taps.status.write_end,
+        cpu_seconds=math.ceil(seconds * (os.cpu_count() or 1)) + 1,
         **more,
     )
 
 
-def _environment(command: Command, inputs: str, work: str, tmp: str) -> dict[str, str]:
-    """A clean environment: where things are, and one thread a process for numerical libraries that would take
-    all.
+def environment(work: str, tmp: str) -> dict[str, str]:
+    """A clean environment: where things are, and one thread for numerical libraries that would take every
+    core.
     """
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
     own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": work, "TMPDIR": tmp, "LANG": "C.UTF-8", **threads}
-    own["PYTHONDONTWRITEBYTECODE"] = "1"
-    return own | {name: _resolve(value, inputs) for name, value in command.environment.items()}
+    return own | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _settings(command: Command, taps: _Taps, **more: Any) -> Settings:
+    ends = {"report_fd": taps.report.write_end, "status_fd": taps.status.write_end}
+    return settings(command.limits, command.timeout_seconds, **ends, **more)
+
+
+def _environment(command: Command, inputs: str, work: str, tmp: str) -> dict[str, str]:
+    given = {name: _resolve(value, inputs) for name, value in command.environment.items()}
+    return environment(work, tmp) | given
 
 
 def _resolved(values: Sequence[str | Input], root: str) -> list[str]:

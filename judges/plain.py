@@ -24,10 +24,14 @@ class Folder:
         self.work, self.tmp = (self.path / name for name in supervise.WRITABLE)
         for folder in (self.inputs, self.code, self.work, self.tmp):
             folder.mkdir()
-        for name, source in inputs.items():
-            _put(source, self.inputs / name)
-        for name, content in code.items():
-            _put(content, self.code / name)
+        try:
+            for name, source in inputs.items():
+                _put(source, self.inputs / name)
+            for name, content in code.items():
+                _put(content, self.code / name)
+        except OSError:
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Delete the folder, including what the command made unreadable to its own user."""
@@ -61,7 +65,7 @@ def start(
     keep: Iterable[int],
     hold: int,
 ) -> Supervised:
-    """Start the supervisor in a session of its own; `hold` is our end of its lifeline, for `close` to close."""
+    """Start the supervisor in a session of its own; `hold` is our end of its lifeline, for `close` to use."""
     process = subprocess.Popen(
         argv,
         env=dict(environment),

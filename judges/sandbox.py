@@ -48,6 +48,8 @@ from judges.judgment import Sandbox
 __all__ = ["Input", "Limits", "Probe", "SandboxResult", "confinement", "in_thread", "probe", "run"]
 
 UNSANDBOXED = "without bubblewrap"
+# Packages that only root may read are no use to a command that is not root.
+_LOOK_AROUND = "import os, sys; [os.listdir(folder) for folder in sys.argv[1:]]"
 
 _Value = TypeVar("_Value")
 _log = logging.getLogger(__name__)
@@ -109,7 +111,9 @@ def probe() -> Probe:
     # Root that cannot hand its commands to another user (some containers) still gets the rest.
     reasons = []
     for user in (NOBODY, None) if os.geteuid() == 0 else (None,):
-        trial = Command([sys.executable, "-I", "-c", "import pytest"], timeout_seconds=60)
+        trial = Command(
+            [sys.executable, "-I", "-c", _LOOK_AROUND, *bubblewrap.package_folders()], timeout_seconds=60
+        )
         try:
             result = cold.run(trial, Confinement(bubblewrap=True, user=user), threading.Event())
         except OSError as failed:

@@ -1,0 +1,229 @@
+"""A warm interpreter inside a bubblewrap: pytest is imported and has run once; each judgment is a fork of it.
+
+Worker ─ socket ─▶ zygote ─ fork ─▶ keeper ─ fork ─▶ first process ─ fork ─▶ tests The zygote never reads a
+line of a suite. The keeper of one judgment ends it when its time is up, when it holds too much memory, or
+when the worker lets go of the lifeline. The first process has namespaces of its own for processes, mounts,
+network and more, in which it mounts empty folders, a new /proc and the output, read-only; when it ends, the
+kernel ends all in there. The tests run as `confine` leaves them: no capability, no user namespace, bounded.
+
+Standard library, pytest and three of our modules only: nothing else exists in there.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from judges import confine, process_tree, pytest_plugin
+
+MESSAGE_BYTES = 65536
+_TICK_SECONDS = 0.1
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_EMPTY = "mode=1777"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are inside; `keep` are folders of the interpreter that an empty one would hide."""
+
+    output: str
+    work: str
+    tmp: str
+    small_bytes: int
+    warm_up: str
+    keep: tuple[str, ...]
+    user: int | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One judgment: the tests to run, for how long, and within which bounds."""
+
+    run: pytest_plugin.Run
+    limits: confine.Settings
+    timeout_seconds: float
+    output_file: str
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, told: bytes) -> Job:
+        fields = json.loads(told)
+        fields["run"] = pytest_plugin.Run(**fields["run"])
+        fields["limits"] = confine.Settings(**fields["limits"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What comes with a job, in this order: where it writes, what it reads, and who holds it."""
+
+    output: int
+    report: int
+    status: int
+    text: int
+    lifeline: int
+
+
+def main() -> None:
+    """Serve jobs from the socket whose descriptor is argv[1] until the worker closes it."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    places = Places(**json.loads(sys.argv[2]))
+    del sys.path[0]  # this code's own folder, of no interest to tests
+    _warm_up(places.warm_up)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    control.send(b"ready")
+    while True:
+        told, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 5)
+        if not told:
+            os._exit(0)
+        if os.fork() == 0:
+            control.close()
+            _keep(Job.from_json(told), Descriptors(*descriptors), places)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _reap()
+
+
+def _warm_up(test_file: str) -> None:
+    """Run pytest once on a file of our own, with a failing test, so that forks find all of it imported."""
+    path, kept = list(sys.path), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    folder = str(Path(test_file).parent)
+    pytest_plugin.run(pytest_plugin.Run(test_file, folder, f"{folder}/pytest.ini", "warm-up"), report=nowhere)
+    sys.stdout.flush()
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(nowhere)
+    sys.path[:] = path
+    sys.modules.pop(Path(test_file).stem, None)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page it looks at
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _keep(job: Job, held: Descriptors, places: Places) -> NoReturn:
+    """Start the first process of a judgment, wait for it or end it, and say how it ended."""
+    try:
+        confine.die_with_parent()
+        confine.unshare(confine.CLONE_NEWPID)
+        first = os.fork()
+        if first == 0:
+            _be_first(job, held, places)
+        for descriptor in (held.output, held.report, held.text):
+            os.close(descriptor)
+        ending = _watch(first, job, held.lifeline)
+        _, status = os.waitpid(first, 0)
+        os.write(held.status, f"\n{ending} {os.waitstatus_to_exitcode(status)}".encode())
+    except OSError as failed:
+        os.write(held.status, f"could not confine the process: {failed}".encode())
+    finally:
+        os._exit(0)
+
+
+def _watch(first: int, job: Job, lifeline: int) -> str:
+    """Wait until the first process can be reaped, having killed it if it went over a bound."""
+    deadline = time.monotonic() + job.timeout_seconds
+    exited = os.pidfd_open(first)
+    ending = "exited"
+    while True:
+        ready, _, _ = select.select([exited, lifeline], [], [], _TICK_SECONDS)
+        if exited in ready:
+            return ending
+        if lifeline in ready:
+            ending = "cancelled"
+        elif time.monotonic() > deadline:
+            ending = "timeout"
+        elif process_tree.resident_bytes(process_tree.descendants(first)) > job.limits.memory_bytes:
+            ending = "memory"
+        if ending != "exited":
+            os.kill(first, signal.SIGKILL)
+            select.select([exited], [], [])
+            return ending
+
+
+def _be_first(job: Job, held: Descriptors, places: Places) -> NoReturn:
+    """Be process 1: make a world with nothing in it but the output, and end it when the tests end."""
+    try:
+        confine.die_with_parent()
+        os.close(held.lifeline)
+        _make_world(job, held.text, places)
+        tests = os.fork()
+        if tests == 0:
+            _run_tests(job, held, places)
+    except OSError as failed:
+        os.write(held.status, f"could not confine the process: {failed}".encode())
+        os._exit(1)
+    os.closerange(0, 256)
+    ended = 0
+    while True:
+        reaped, status = os.wait()
+        if reaped == tests:
+            ended = os.waitstatus_to_exitcode(status)
+            os._exit(ended if ended >= 0 else 128 - ended)
+
+
+def _make_world(job: Job, text: int, places: Places) -> None:
+    confine.unshare(confine.CLONE_NEWNS | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNET)
+    confine.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    kept = {folder: os.open(folder, os.O_PATH) for folder in places.keep}
+    for place in (places.tmp, places.work, "/dev/shm"):
+        confine.mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"{_EMPTY},size={places.small_bytes}")
+    for folder, descriptor in kept.items():
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        confine.mount(f"/proc/self/fd/{descriptor}", folder, "", _MS_BIND | _MS_REC)
+        os.close(descriptor)
+    confine.mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    confine.mount("tmpfs", places.output, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755")
+    output = Path(job.output_file)
+    with open(text, "rb") as source:
+        output.write_bytes(source.read())
+    output.chmod(0o444)
+    confine.mount("none", places.output, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def _run_tests(job: Job, held: Descriptors, places: Places) -> NoReturn:
+    """Become harmless, then run the tests; only descriptors 0 to 3 are left by then."""
+    os.chdir(places.work)
+    os.setsid()
+    confine.enter_own_user_namespace(places.user)
+    confine.limit_resources(job.limits)
+    confine.drop_all_capabilities()
+    confine.forbid_new_privileges()
+    os.write(held.status, b"started")
+    _move_descriptors({held.output: (1, 2), held.report: (pytest_plugin.REPORT_FD,)})
+    os.environ["AI_OUTPUT_FILE"] = job.output_file
+    gc.unfreeze()
+    try:
+        pytest_plugin.run(job.run)
+    finally:
+        os._exit(0)
+
+
+def _move_descriptors(moves: dict[int, tuple[int, ...]]) -> None:
+    safe = {os.dup2(source, 200 + source, inheritable=False): targets for source, targets in moves.items()}
+    for source, targets in safe.items():
+        for target in targets:
+            os.dup2(source, target)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.closerange(pytest_plugin.REPORT_FD + 1, 1024)
