@@ -27,6 +27,8 @@ class Completion(BaseModel):
     unit_prices: dict[str, float] | None = None
     turns: int | None = None
     skill_invoked: bool | None = None
+    agent_version: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Criterion(BaseModel):

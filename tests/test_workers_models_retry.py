@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judges.judgment import Completion
 from workers.messages import ModelSettings, Price
 from workers.models import ModelBusy, ModelError, ModelFailed
-from workers.models.api import retry_after
+from workers.models.http_status import retry_after
 from workers.models.output import capped, decoded, message
 from workers.models.prices import largest_cost, priced, unit_prices
 from workers.models.retry import LONGEST_WAIT, with_retries

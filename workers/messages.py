@@ -63,7 +63,9 @@ class CommandSpec(_Message):
     environment: tuple[str, ...] = ()
     skill_folder: str | None = None
     skill_argv: tuple[str, ...] = ()
+    ok_exit_codes: tuple[int, ...] = (0,)
     busy_exit_codes: tuple[int, ...] = ()
+    readable: tuple[str, ...] = ()
     agent: bool = True
 
 

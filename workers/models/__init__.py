@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from judges.judgment import Completion
+from judges.judgment import Completion, Sandbox
 from workers.messages import Task
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
@@ -37,6 +37,14 @@ class ModelBusy(ModelError):
         self.retry_after = retry_after
 
 
+class ModelTimedOut(TimeoutError):
+    """An agent was stopped at its deadline; `completion` holds what it had said and spent by then."""
+
+    def __init__(self, completion: Completion) -> None:
+        super().__init__("stopped at its deadline")
+        self.completion = completion
+
+
 @dataclass(frozen=True)
 class Request:
     """One question, with what agents and simulated models need beside the prompt.
@@ -56,6 +64,7 @@ class Request:
     suite: Path | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 300.0
+    sandbox: Sandbox = "auto"
 
 
 class Model(Protocol):

@@ -1,4 +1,4 @@
-"""What the vendors' SDK clients share: bounded bodies, one reading of errors, one way to name parameters.
+"""What the vendors' SDK clients share: bounded bodies and one way to name parameters.
 
 The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours.
 """
@@ -6,15 +6,13 @@ The SDKs build requests, sign them and keep connections; retries, deadlines and 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from email.utils import parsedate_to_datetime
-from time import time
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import httpx2
 
 from workers.messages import ModelSettings
-from workers.models import MAX_OUTPUT_BYTES, ModelBusy, ModelError, ModelFailed, Request
+from workers.models import MAX_OUTPUT_BYTES, ModelFailed, Request
 from workers.models.output import message
 
 Transport = Literal["aiohttp", "httpx"]
@@ -22,9 +20,6 @@ Transport = Literal["aiohttp", "httpx"]
 # Escaped as JSON, a text can be six times as long; the envelope around it is small.
 MAX_BODY_BYTES = 6 * MAX_OUTPUT_BYTES + 65536
 CONNECT_SECONDS = 15.0
-HOPELESS_STATUS = frozenset({401, 402, 403, 404})
-BUSY_STATUS = frozenset({408, 409, 425, 429})
-_OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 # The attempt's deadline bounds an answer; only a connection that nobody accepts is given up before it.
 TIMEOUT = httpx2.Timeout(None, connect=CONNECT_SECONDS)
@@ -74,32 +69,6 @@ def read(body: bytes) -> tuple[dict[str, Any], bool]:
     if not isinstance(parsed, dict):
         raise ModelFailed(f"unreadable answer: a JSON {type(parsed).__name__} instead of an object")
     return parsed, cut
-
-
-def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
-    """What an HTTP error means for the attempt: try later, or not at all."""
-    words = message(f"HTTP {status}: {text}")
-    if any(sign in text for sign in _OUT_OF_MONEY):
-        return ModelFailed(words, hopeless=True)
-    if status in BUSY_STATUS or status >= 500:
-        return ModelBusy(words, retry_after=retry_after(headers))
-    return ModelFailed(words, hopeless=status in HOPELESS_STATUS)
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks us to wait (`retry-after-ms`, `Retry-After`); None if it does not."""
-    try:
-        if (milliseconds := headers.get("retry-after-ms")) is not None:
-            seconds = float(milliseconds) / 1000
-        elif (value := headers.get("retry-after")) is None:
-            return None
-        elif value.strip().replace(".", "", 1).isdigit():
-            seconds = float(value)
-        else:
-            seconds = max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
 
 
 def parameters(settings: ModelSettings, request: Request) -> dict[str, Any]:

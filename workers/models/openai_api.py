@@ -8,6 +8,7 @@ from typing import Any
 from judges.judgment import Completion
 from workers.messages import ModelSettings
 from workers.models import ModelBusy, ModelFailed, Request
+from workers.models.http_status import status_error
 from workers.models.output import capped, message
 from workers.models.prices import priced, provider_cost
 
@@ -40,7 +41,7 @@ class OpenAI:
             client = self._connected()
             response = await client.chat.completions.with_raw_response.create(**arguments)
         except openai.APIStatusError as refused:
-            raise api.status_error(refused.status_code, _reason(refused), refused.response.headers) from None
+            raise status_error(refused.status_code, _reason(refused), refused.response.headers) from None
         except openai.APIConnectionError as broken:
             raise ModelBusy(message(f"no connection: {broken.__cause__ or broken}")) from None
         except (openai.OpenAIError, TypeError, ValueError) as wrong:

@@ -1,0 +1,383 @@
+"""Programs as models: what they are given, how they are read, and that none outlives its attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judges.judgment import Completion
+from workers.messages import CommandSpec, ModelSettings, Price
+from workers.models import MAX_OUTPUT_BYTES, Model, ModelBusy, ModelFailed, ModelTimedOut, Request, confine
+from workers.models.choose import UnknownModel, model_for
+from workers.models.command import PRESETS
+from workers.models.json_path import BadPath, parse
+
+SANDBOXES = pytest.mark.parametrize(
+    "sandbox",
+    [
+        "off",
+        pytest.param(
+            "required", marks=pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work")
+        ),
+    ],
+)
+
+
+def a_command(script: str, **rest: Any) -> Model:
+    """A model that is a Python script."""
+    spec = CommandSpec(argv=(sys.executable, "-c", script, *rest.pop("arguments", ())), **rest)
+    readable = (*spec.readable, sys.prefix, sys.base_prefix)
+    commands = {"it": spec.model_copy(update={"readable": readable})}
+    return model_for("command:it", ModelSettings(commands=commands, prices={"it": Price(input=1, output=2)}))
+
+
+async def said_by(script: str, request: Request | None = None, **rest: Any) -> Completion:
+    return await a_command(script, **rest).complete(request or Request("which platforms?"))
+
+
+ECHO = "import sys; sys.stdout.write(sys.stdin.read())"
+
+
+@SANDBOXES
+async def test_a_program_gets_the_prompt_on_stdin_and_its_output_is_the_text(sandbox: Any) -> None:
+    prompt = "Grüße $HOME `ls` {workspace} \x00"
+    assert (await said_by(ECHO, Request(prompt, sandbox=sandbox))).text == prompt
+
+
+async def test_a_program_may_get_the_prompt_as_a_file() -> None:
+    script = "import sys; print(sys.stdin.read() + open(sys.argv[1]).read(), end='')"
+    said = await said_by(script, arguments=("{prompt_file}",), prompt="file")
+    assert said.text == "which platforms?"
+
+
+async def test_arguments_may_hold_braces_of_their_own() -> None:
+    said = await said_by("import sys; print(sys.argv[1], end='')", arguments=('{"a": {}}',))
+    assert said.text == '{"a": {}}'
+
+
+@SANDBOXES
+async def test_a_program_sees_a_new_home_and_only_the_environment_it_is_allowed(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLOWED_TOKEN", "yes")
+    monkeypatch.setenv("SOME_SECRET", "canary")
+    script = "import os, json; print(json.dumps({**os.environ, 'files': os.listdir(os.environ['HOME'])}))"
+    seen = json.loads(
+        (await said_by(script, Request("", sandbox=sandbox), environment=("ALLOWED_TOKEN",))).text
+    )
+    assert seen["ALLOWED_TOKEN"] == "yes"
+    assert "canary" not in seen.values()
+    assert seen["HOME"] != os.environ.get("HOME")
+    assert sorted(seen["files"]) == ["prompt.txt", "tmp"]
+    assert not os.path.exists(seen["HOME"])  # noqa: ASYNC240, PTH110 # a test may block
+
+
+@SANDBOXES
+async def test_a_program_works_in_the_attempts_workspace_and_its_files_stay_there(
+    sandbox: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "input.csv").write_text("1,2")
+    script = "open('output.txt', 'w').write(open('input.csv').read() + '!')"
+    await said_by(script, Request("", workspace=tmp_path, sandbox=sandbox))
+    assert (tmp_path / "output.txt").read_text() == "1,2!"
+
+
+@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: Path) -> None:
+    workspace, other = tmp_path / "workspace", tmp_path / "other.txt"
+    workspace.mkdir()
+    other.write_text("another attempt's")
+    script = (
+        "import os, sys; processes = [name for name in os.listdir('/proc') if name.isdigit()]; "
+        "print([os.path.exists(path) for path in sys.argv[1:]], len(processes))"
+    )
+    arguments = (str(other), __file__, str(Path.home() / ".profile"), str(workspace))
+    said = await said_by(script, Request("", workspace=workspace, sandbox="required"), arguments=arguments)
+    # Two processes: the program and bubblewrap's own first one.
+    assert said.text == "[False, False, False, True] 2\n"
+
+
+async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confine, "works", lambda: False)
+    with pytest.raises(ModelFailed, match="bubblewrap does not work here") as caught:
+        await said_by(ECHO, Request("", sandbox="required"))
+    assert caught.value.hopeless
+
+
+def a_skill(folder: Path) -> Path:
+    skill = folder / "release-notes"
+    skill.mkdir()
+    (skill / "SKILL.md").write_text("be brief")
+    return skill
+
+
+@SANDBOXES
+async def test_a_skill_is_mounted_at_its_place_only_where_there_is_one(sandbox: Any, tmp_path: Path) -> None:
+    script = "import glob, os; print(glob.glob(os.environ['HOME'] + '/.agents/skills/*/SKILL.md'))"
+    for skill, seen in [(None, False), (a_skill(tmp_path), True)]:
+        request = Request("", skill=skill, sandbox=sandbox)
+        said = await said_by(script, request, skill_folder="{home}/.agents/skills")
+        assert ("release-notes/SKILL.md" in said.text) == seen
+
+
+@SANDBOXES
+async def test_a_skill_may_be_given_by_extra_arguments(sandbox: Any, tmp_path: Path) -> None:
+    script = (
+        "import sys; print(open(sys.argv[2] + '/SKILL.md').read() if len(sys.argv) > 1 else 'none', end='')"
+    )
+    skill = a_skill(tmp_path)
+    extra = ("--skill", "{skill}")
+    assert (await said_by(script, Request("", sandbox=sandbox), skill_argv=extra)).text == "none"
+    assert (
+        await said_by(script, Request("", skill=skill, sandbox=sandbox), skill_argv=extra)
+    ).text == "be brief"
+
+
+async def test_a_skill_that_cannot_be_mounted_is_an_error_and_never_a_second_baseline(tmp_path: Path) -> None:
+    with pytest.raises(ModelFailed, match="--skill-mode prepend"):
+        await said_by(ECHO, Request("", skill=a_skill(tmp_path)))
+
+
+ANSWER = {
+    "reply": {"text": "hi"},
+    "usage": [{"in": 3, "out": 2}, {"in": 4, "out": 5}],
+    "usd": 0.5,
+    "turns": 2,
+}
+PATHS = {
+    "text_path": "reply.text",
+    "input_tokens_path": "usage.*.in",
+    "output_tokens_path": "usage.*.out",
+    "turns_path": "turns",
+    "error_path": "error.message",
+}
+
+
+async def test_json_is_read_by_paths_and_stars_are_added_up() -> None:
+    said = await said_by(f"print({json.dumps(ANSWER)!r})", output="json", cost_path="usd", **PATHS)
+    assert (said.text, said.input_tokens, said.output_tokens, said.turns) == ("hi", 7, 7, 2)
+    assert (said.cost_usd, said.cost_source) == (0.5, "provider")
+
+
+async def test_a_cost_that_the_program_does_not_tell_comes_from_the_configs_prices() -> None:
+    said = await said_by(f"print({json.dumps(ANSWER)!r})", output="json", **PATHS)
+    assert said.cost_usd == pytest.approx((7 * 1 + 7 * 2) / 1e6)
+
+
+async def test_of_json_lines_the_last_that_has_a_value_counts_and_other_lines_are_skipped() -> None:
+    lines = ['{"reply": {"text": "first"}}', "loading…", '{"turns": 3}', "[]", '{"reply": {"text": "last"}}']
+    said = await said_by(f"print({chr(10).join(lines)!r}, end='')", output="jsonl", **PATHS)
+    assert (said.text, said.turns) == ("last", 3)
+
+
+async def test_an_error_in_the_output_is_an_error_whatever_the_exit_code() -> None:
+    with pytest.raises(ModelFailed, match="it: no credit"):
+        await said_by(
+            """print('{"error": {"message": "no credit"}, "reply": {"text": "x"}}')""", output="json", **PATHS
+        )
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "complaint"),
+    [
+        ("print('not json')", "json", "unreadable JSON: not json"),
+        ("", "json", "no text at 'reply.text'"),
+        ("print('[' * 100_000)", "json", "unreadable JSON"),
+        ("""print('{"reply": {"text": 5}}')""", "json", "no text at 'reply.text'"),
+        ("print('{}'); print('{}')", "jsonl", "no text at 'reply.text'"),
+    ],
+)
+async def test_output_that_cannot_be_read_is_an_error_that_says_so(
+    script: str, kind: str, complaint: str
+) -> None:
+    with pytest.raises(ModelFailed, match=complaint):
+        await said_by(script, output=kind, **PATHS)
+
+
+async def test_a_failed_program_is_quoted_with_its_exit_code_and_errors() -> None:
+    with pytest.raises(ModelFailed, match="it ended with exit code 3: no such flag"):
+        await said_by("import sys; sys.exit(sys.stderr.write('no such flag') and 3)")
+
+
+async def test_some_exit_codes_mean_busy_and_some_mean_well_enough() -> None:
+    script = "import sys; print('said'); sys.exit(75)"
+    with pytest.raises(ModelBusy):
+        await said_by(script, busy_exit_codes=(75,))
+    assert (await said_by(script, ok_exit_codes=(0, 75))).text == "said\n"
+
+
+async def test_an_errors_text_does_not_tell_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "sk-canary-0123456789")
+    script = "import os, sys; sys.exit('bad key ' + os.environ['MY_API_KEY'])"
+    with pytest.raises(ModelFailed, match=r"bad key \[redacted\]"):
+        await said_by(script, environment=("MY_API_KEY",))
+
+
+async def test_a_program_that_does_not_exist_is_hopeless() -> None:
+    model = model_for(
+        "command:it", ModelSettings(commands={"it": CommandSpec(argv=("no-such-program-here",))})
+    )
+    with pytest.raises(ModelFailed, match="no-such-program-here cannot be started") as caught:
+        await model.complete(Request("", sandbox="off"))
+    assert caught.value.hopeless
+
+
+async def test_output_that_is_no_utf8_is_stored_safely() -> None:
+    said = await said_by(r"import sys; sys.stdout.buffer.write(b'a\xff\x00\xed\xa0\x80\x1b[31m')")
+    assert said.text.startswith("a\ufffd\x00")
+    json.loads(said.model_dump_json())
+
+
+@SANDBOXES
+async def test_endless_output_is_cut_at_four_mebibytes_and_the_program_killed(sandbox: Any) -> None:
+    said = await said_by("while True: print('y' * 1000)", Request("", sandbox=sandbox))
+    assert said.truncated
+    assert len(said.text.encode()) == MAX_OUTPUT_BYTES
+
+
+async def test_an_endless_line_among_json_lines_is_dropped_and_the_others_read() -> None:
+    script = 'print(\'x\' * 20_000_000); print(\'{"reply": {"text": "hi"}}\')'
+    assert (await said_by(script, output="jsonl", **PATHS)).text == "hi"
+
+
+async def test_a_program_that_ignores_its_stdin_is_no_problem() -> None:
+    assert (await said_by("print('hi', end='')", Request("x" * 5_000_000))).text == "hi"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def gone(pid: int) -> bool:
+    """Whether a process ends; killing is not instant."""
+    for _ in range(500):
+        if not is_running(pid):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+FAMILY = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+open('pids', 'w').write(f'{os.getpid()} {child}')
+"""
+
+
+def written_pids(folder: Path) -> list[int]:
+    path = folder / "pids"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+async def test_a_deadline_kills_a_program_and_its_children(tmp_path: Path) -> None:
+    script = FAMILY + 'print(\'{"reply": {"text": "so far"}}\', flush=True); time.sleep(600)'
+    request = Request("", workspace=tmp_path, timeout_seconds=2, sandbox="off")
+    with pytest.raises(ModelTimedOut) as caught:
+        await said_by(script, request, output="jsonl", **PATHS)
+    assert caught.value.completion.text == "so far"
+    for pid in written_pids(tmp_path):
+        assert await gone(pid)
+
+
+async def test_a_cancelled_attempt_kills_a_program_and_its_children(tmp_path: Path) -> None:
+    call = asyncio.create_task(
+        said_by(FAMILY + "time.sleep(600)", Request("", workspace=tmp_path, sandbox="off"))
+    )
+    while len(written_pids(tmp_path)) < 2:  # noqa: ASYNC110 # another process writes them
+        await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    for pid in written_pids(tmp_path):
+        assert await gone(pid)
+
+
+async def test_a_program_is_done_when_it_ends_though_its_child_holds_the_output(tmp_path: Path) -> None:
+    request = Request("", workspace=tmp_path, timeout_seconds=60, sandbox="off")
+    said = await said_by(FAMILY + "print('done')", request)
+    assert said.text == "done\n"
+    assert await gone(written_pids(tmp_path)[1])
+
+
+@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+async def test_a_confined_program_cannot_leave_a_daemon_behind(tmp_path: Path) -> None:
+    script = FAMILY.replace("if child == 0:", "if child == 0:\n    os.setsid()\n    os.close(1); os.close(2)")
+    marker = "uplift-daemon-canary"
+    request = Request("", workspace=tmp_path, sandbox="required")
+    assert (await said_by(script + "print('done')", request, arguments=(marker,))).text == "done\n"
+    assert [pid for pid in processes_with(marker) if not await gone(pid)] == []
+
+
+def processes_with(marker: str) -> list[int]:
+    """Processes of this machine whose command line holds a word."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if marker in path.read_text():
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"prompt": "file"}, "argv has no {prompt_file}"),
+        ({"output": "json"}, "text_path is needed"),
+        ({"output": "json", "text_path": "a..b"}, "empty step"),
+        ({"output": "json", "text_path": "a where b"}, "not KEY=VALUE"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_before_anything_runs(
+    fields: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UnknownModel, match=complaint):
+        model_for("command:it", ModelSettings(commands={"it": CommandSpec(argv=("it",), **fields)}))
+
+
+def test_paths_walk_names_indices_stars_and_conditions() -> None:
+    value = {"type": "done", "ok": True, "items": [{"n": 1}, {"n": 2}], "none": None}
+    assert parse("items.1.n").find(value) == 2
+    assert parse("items.-1.n").find(value) == 2
+    assert parse("items.*.n").find(value) == 3
+    assert parse("items.5.n").find(value) is None
+    assert parse("type.x").find(value) is None
+    assert parse("none").find(value) is None
+    assert parse("items.0.n where type=done and ok=true").find(value) == 1
+    assert parse("items.0.n where type=failed").find(value) is None
+    with pytest.raises(BadPath):
+        parse("")
+
+
+CODEX = [
+    {"type": "thread.started", "thread_id": "t"},
+    {"type": "turn.started"},
+    {"type": "item.completed", "item": {"id": "0", "type": "reasoning", "text": "hmm"}},
+    {"type": "item.completed", "item": {"id": "1", "type": "agent_message", "text": "iOS"}},
+    {"type": "turn.completed", "usage": {"input_tokens": 90, "cached_input_tokens": 30, "output_tokens": 7}},
+]
+GEMINI = {
+    "response": "iOS",
+    "stats": {"models": {"a": {"tokens": {"prompt": 90, "candidates": 7, "cached": 30}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "output"), [("codex", "\n".join(map(json.dumps, CODEX))), ("gemini", json.dumps(GEMINI))]
+)
+async def test_a_preset_reads_what_its_programs_documentation_shows(preset: str, output: str) -> None:
+    spec = PRESETS[preset].model_copy(update={"argv": (sys.executable, "-c", f"print({output!r})")})
+    model = model_for(f"command:{preset}", ModelSettings(commands={preset: spec}))
+    said = await model.complete(Request("", sandbox="off"))
+    assert (said.text, said.input_tokens, said.output_tokens, said.cache_read_tokens) == ("iOS", 90, 7, 30)
