@@ -87,11 +87,13 @@ class ClaudeCode:
         """The CLI's arguments; only --plugin-dir tells the arms apart, and nothing in prepend mode."""
         tools = self.settings.tools if self.settings.tools is not None else DEFAULT_TOOLS
         # Without a workspace it is a plain question, such as a rubric judge's: no tools.
-        named = ",".join(tools) if request.workspace is not None else ""
+        allowed = ",".join(tools) if request.workspace is not None else ""
+        # A tool may be allowed for some uses only, as in Bash(git *); it is offered by its bare name.
+        offered = ",".join(dict.fromkeys(tool.partition("(")[0] for tool in tools)) if allowed else ""
         params = {**self.settings.params, **request.params}
-        flags = [*_FLAGS, "--max-turns", str(params.get("max_turns", DEFAULT_MAX_TURNS)), "--tools", named]
-        if named:
-            flags += ["--allowedTools", named]
+        flags = [*_FLAGS, "--max-turns", str(params.get("max_turns", DEFAULT_MAX_TURNS)), "--tools", offered]
+        if allowed:
+            flags += ["--allowedTools", allowed]
         if self.name:
             flags += ["--model", self.name]
         if system := request.system or params.get("system"):
