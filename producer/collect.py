@@ -46,7 +46,10 @@ def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".records.")
     try:
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
+        with (
+            os.fdopen(handle, "wb") as raw,
+            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file,
+        ):
             for record in records:
                 file.write(record.model_dump_json(exclude_none=True).encode() + b"\n")
         Path(name).replace(path)
@@ -63,5 +66,3 @@ def _fill_cache(store: Store, notes: Notes) -> None:
         record = store.record(notes.run_id, index)
         if record is not None and record.judged and not record.cached:
             cache.put(key, record, now)
-
-

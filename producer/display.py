@@ -111,7 +111,7 @@ def _table(view: View) -> RenderableType:
 
     table = Table.grid(padding=(0, 2), expand=False)
     for justify in ("left", "left", "right", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]  # literals, widened by the loop
+        table.add_column(justify=justify, no_wrap=True)
     for number, name in enumerate(view.arms):
         done = view.outcome(number, "passed", "failed", "timeout", "error")
         errors = view.outcome(number, "error")

@@ -24,19 +24,34 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
     from workers.bundles import BundleError
     from workers.models import ModelError
     from workers.models.choose import UnknownModel
+    from workers.server import UnusableServer
     from workers.settings import InvalidBroker
-    from workers.store import UnknownRun, UnusableServer
+    from workers.store import UnknownRun
 
     usage = (
-        *(InvalidSuite, UnknownSelection, InvalidSkill, InvalidRanking, InvalidOption, UnknownModel, InvalidId),
+        *(
+            InvalidSuite,
+            UnknownSelection,
+            InvalidSkill,
+            InvalidRanking,
+            InvalidOption,
+            UnknownModel,
+            InvalidId,
+        ),
         *(InvalidBroker, BundleError, Unwritable, UnknownRun, RecordsError, ModelError, UnusableCache),
     )
     if isinstance(problem, usage):
         return str(problem), USAGE
     if isinstance(problem, redis.AuthenticationError):
-        return f"the broker refuses the password ({problem}); check the one in --broker or UPLIFT_BROKER", INFRASTRUCTURE
+        return (
+            f"the broker refuses the password ({problem}); check the one in --broker or UPLIFT_BROKER",
+            INFRASTRUCTURE,
+        )
     if isinstance(problem, redis.ConnectionError | redis.TimeoutError):
-        return f"the broker cannot be reached ({problem}); is it running, and is its address right?", INFRASTRUCTURE
+        return (
+            f"the broker cannot be reached ({problem}); is it running, and is its address right?",
+            INFRASTRUCTURE,
+        )
     if isinstance(problem, redis.RedisError):
         return f"the broker refused a command ({problem})", INFRASTRUCTURE
     if isinstance(problem, NoServer | Busy | UnusableServer | RunLost):

@@ -21,6 +21,7 @@ from producer.session import Session
 from producer.stopping import stopper
 from producer.submit import submit
 from producer.watch import Watch
+from workers.server import check
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def prepare(plan: Plan, where: Surroundings) -> Reuse:
 
 def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None]) -> None:
     """Submit the run; what the server or the skills make doubtful is said first."""
-    for warning in (*opened.server.store.check(), *plan.warnings):
+    for warning in (*check(opened.server.store.client), *plan.warnings):
         say(warning)
     cached: dict[int, AttemptRecord] = reuse.cached
     if cached:
@@ -130,7 +131,8 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
 
 def _is_submitted(places: Places, run_id: str) -> bool:
     from producer import local
-    from workers.store import Store, connect
+    from workers.server import connect
+    from workers.store import Store
 
     url = local.address(places.embedded(run_id))
     if url is None:

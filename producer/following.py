@@ -37,7 +37,9 @@ def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> No
 
     try:
         with _following(run_id, where) as opened:
-            follower = Watch(opened.server, run_id, show=where.display.show, say=where.display.say, check=check)
+            follower = Watch(
+                opened.server, run_id, show=where.display.show, say=where.display.say, check=check
+            )
             with where.display:
                 made = follower.follow()
             made = collect(opened.server.store, run_id, made, where.places)

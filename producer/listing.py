@@ -19,6 +19,7 @@ from producer.names import check_run_id
 from producer.places import Places
 from producer.submit import Server, open_server
 from workers.finish import grid_of
+from workers.server import workers as known_workers
 from workers.store import UnknownRun
 
 
@@ -115,7 +116,7 @@ def _facts(server: Server, run_id: str) -> dict[str, Any]:
         "done": progress.recorded,
         "total": grid_of(manifest).attempts,
         "in_flight": progress.in_flight,
-        "workers": len(store.workers()),
+        "workers": len(known_workers(store.client)),
         "spent_usd": round(state.spent, 6),
         **arms,
     }

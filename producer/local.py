@@ -133,7 +133,9 @@ def _only_one(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Busy(f"another process is working on {folder.name}; `uplift watch {folder.name}` shows it") from None
+            raise Busy(
+                f"another process is working on {folder.name}; `uplift watch {folder.name}` shows it"
+            ) from None
         yield
 
 
@@ -175,7 +177,9 @@ def _await_answer(local: Local) -> None:
                 client.close()
                 return
         if time.monotonic() > deadline:
-            raise NoServer(f"the private server did not answer within {START_SECONDS} s; see {local.folder}/server.log")
+            raise NoServer(
+                f"the private server did not answer within {START_SECONDS} s; see {local.folder}/server.log"
+            )
         time.sleep(0.02)
 
 

@@ -58,7 +58,9 @@ class Options:
         if self.ranking is not None and not self.candidate_ids:
             raise InvalidOption("--input needs --candidate-id; give an id of the ranking, or all")
         if self.ranking is not None and (self.skill_path or self.baseline_path):
-            raise InvalidOption("--skill-path and --baseline-path belong to --standalone; the ranking names both")
+            raise InvalidOption(
+                "--skill-path and --baseline-path belong to --standalone; the ranking names both"
+            )
         if self.no_baseline and self.baseline_path:
             raise InvalidOption("--no-baseline and --baseline-path exclude each other")
         if self.pass_k < 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
+from aggregate.run_info import Baseline, CandidateInfo, RunInfo, TaskInfo
 from producer import ranking as rankings
 from producer import skills
 from producer import suite as suites
@@ -63,7 +63,9 @@ class Plan:
             run_id=self.run_id,
             created_at=self.created_at,
             task_count=len(self.suite.tasks),
-            arms=tuple(Arm(name=arm.name, bundle=arm.bundle.digest if arm.bundle else None) for arm in self.arms),
+            arms=tuple(
+                Arm(name=arm.name, bundle=arm.bundle.digest if arm.bundle else None) for arm in self.arms
+            ),
             models=self.options.models,
             pass_k=self.options.pass_k,
             skill_mode=self.options.skill_mode,
@@ -115,7 +117,7 @@ class Plan:
             warnings=self.warnings,
         )
 
-    def _baseline_kind(self) -> str:
+    def _baseline_kind(self) -> Baseline:
         if self.baseline is None:
             return "none" if self.arms else "skill"
         return "skill" if self.baseline.skill else "bare"

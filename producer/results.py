@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
 
 from producer.places import Places
 
+Gate = Literal["verdict", "decision"]
+
 
 def report_and_exit(
-    artifacts: Sequence[dict[str, Any]], places: Places, *, gate: str, quiet: bool, as_json: bool
+    artifacts: Sequence[dict[str, Any]], places: Places, *, gate: Gate, quiet: bool, as_json: bool
 ) -> NoReturn:
     """Print all artifacts of a run and leave with the worst exit code."""
     from aggregate.artifact import stdout_line

@@ -35,7 +35,9 @@ def broker_url(flag: str | None, *, insecure: bool = False) -> str | None:
 
 
 @contextmanager
-def for_new_run(places: Places, run_id: str, broker: str | None, *, in_flight: int | None) -> Iterator[Session]:
+def for_new_run(
+    places: Places, run_id: str, broker: str | None, *, in_flight: int | None
+) -> Iterator[Session]:
     """A server for a run that is about to start, with a worker where the server is private."""
     if broker is not None:
         yield Session(open_server(broker))

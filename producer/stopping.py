@@ -24,7 +24,8 @@ class Stopper:
             raise KeyboardInterrupt
         self.asked = True
         self._say(
-            f"stopping: no new attempts, waiting for those in flight; again to stop at once. Go on later with: {self._resume}"
+            "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
+            f"Go on later with: {self._resume}"
         )
 
 

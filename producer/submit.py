@@ -11,8 +11,9 @@ from producer.plan import Plan
 from workers.app import build
 from workers.finish import finish, grid_of
 from workers.publish import publish_round
+from workers.server import connect
 from workers.settings import LANES, Settings
-from workers.store import Store, connect
+from workers.store import Store
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ def open_server(url: str) -> Server:
     return Server(settings, Store(client), build(settings))
 
 
-def submit(server: Server, plan: Plan, cached: dict[int, AttemptRecord], *, baseline_reuse_count: int = 1) -> None:
+def submit(
+    server: Server, plan: Plan, cached: dict[int, AttemptRecord], *, baseline_reuse_count: int = 1
+) -> None:
     """Create the run and publish what is not in the cache. May be called again for the same plan."""
     store = server.store
     lane = quietest_lane(store)
@@ -76,8 +79,9 @@ def quietest_lane(store: Store) -> str:
     pipe = store.client.pipeline(transaction=False)
     for lane in LANES:
         pipe.llen(lane)
-    waiting = pipe.execute()
+    waiting: list[int] = pipe.execute()
     # Equal lanes are told apart by how many runs there are, so that runs that start together spread out.
     turn = int(store.client.incr("uplift:turn")) % len(LANES)
     order = [*range(turn, len(LANES)), *range(turn)]
-    return LANES[min(order, key=lambda number: waiting[number])]
+    quietest: int = min(order, key=waiting.__getitem__)
+    return LANES[quietest]

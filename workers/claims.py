@@ -105,8 +105,24 @@ class RunClaims:
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
         self._units = units
-        self._claim_keys = [keys.state, keys.records, keys.errors, keys.claims, keys.owners, keys.deaths, keys.passed]
-        self._store_keys = [keys.state, keys.records, keys.errors, keys.claims, keys.owners, keys.counts, keys.passed]
+        self._claim_keys = [
+            keys.state,
+            keys.records,
+            keys.errors,
+            keys.claims,
+            keys.owners,
+            keys.deaths,
+            keys.passed,
+        ]
+        self._store_keys = [
+            keys.state,
+            keys.records,
+            keys.errors,
+            keys.claims,
+            keys.owners,
+            keys.counts,
+            keys.passed,
+        ]
         self._claim_script = client.register_script(script("claim"))
         self._store_script = client.register_script(script("store"))
         self._claims: dict[tuple[int, bool, float], Coalescer] = {}
@@ -142,7 +158,14 @@ class RunClaims:
 
     async def _send_claims(self, kind: tuple[int, bool, float], indexes: list[int]) -> list[Claim]:
         round_number, quarantine, estimate = kind
-        settings = [self._lease_ms, round_number, int(quarantine), self._units, repr(estimate), self._owner]
+        settings: list[int | str] = [
+            self._lease_ms,
+            round_number,
+            int(quarantine),
+            self._units,
+            repr(estimate),
+            self._owner,
+        ]
         answers = await self._claim_script(keys=self._claim_keys, args=[*settings, *indexes])
         return [_claim(answer) for answer in answers]
 
@@ -179,4 +202,6 @@ def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float
     keys = Keys(run_id)
     pairs = [value for pair in held.items() if pair[1] != _ASKED for value in pair]
     refresh = client.register_script(script("lease"))
-    return int(cast("int", refresh(keys=[keys.state, keys.claims, keys.owners], args=[int(seconds * 1000), *pairs])))
+    return int(
+        cast("int", refresh(keys=[keys.state, keys.claims, keys.owners], args=[int(seconds * 1000), *pairs]))
+    )

@@ -14,15 +14,17 @@ from typing import Any
 
 import redis.asyncio
 
+from aggregate.records import AttemptRecord
 from workers import attempt as attempts
 from workers.attempt import Attempt
 from workers.bundles import BundleError
 from workers.claims import Claim, Finished, Wanted, lease
 from workers.models.choose import is_agent
 from workers.runs import Run, RunGone, Runs
+from workers.server import connect
 from workers.settings import Settings
 from workers.slots import FairSlots
-from workers.store import connect, pack
+from workers.store import pack
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class Engine:
 
     def run_batch(self, batch: Batch) -> int:
         """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
-        return self._wait(self._tracked(batch))
+        return int(self._wait(self._tracked(batch)))
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued."""
@@ -155,7 +157,9 @@ class Engine:
             self.load.remove(share)
 
     def _share(self, run: Run, batch: Batch) -> float:
-        agents = sum(is_agent(spec, run.manifest.settings) for spec in run.manifest.models) / len(run.manifest.models)
+        agents = sum(is_agent(spec, run.manifest.settings) for spec in run.manifest.models) / len(
+            run.manifest.models
+        )
         per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
         return len(batch.indexes) * per_attempt
 
@@ -170,7 +174,9 @@ class Engine:
                     answer = await attempts.ask(attempt, run, claim)
                     break
             if claim.code == "poison":
-                return await self._store(run, batch, index, claim, attempts.poisoned(attempt, run, claim, self.name))
+                return await self._store(
+                    run, batch, index, claim, attempts.poisoned(attempt, run, claim, self.name)
+                )
             if claim.code != "held":
                 return 0
             # Somebody else has it: its record will make this delivery idle, or its lease will run out.
@@ -179,7 +185,7 @@ class Engine:
         record = attempts.record(attempt, run, claim, answer, judged, self.name)
         return await self._store(run, batch, index, claim, record)
 
-    async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: attempts.AttemptRecord) -> int:
+    async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: AttemptRecord) -> int:
         finished = Finished(
             index=index,
             token=claim.token,

@@ -11,8 +11,9 @@ from celery import Celery
 from workers.grid import Grid
 from workers.messages import Manifest
 from workers.publish import publish_round
+from workers.server import connect
 from workers.settings import Settings
-from workers.store import Store, connect
+from workers.store import Store
 
 MOST_ROUNDS = 12
 AGGREGATE_SECONDS = 3600

@@ -45,7 +45,9 @@ class Grid:
         return Cell(task, model, arm, number + 1)
 
     def index(self, cell: Cell) -> int:
-        return (((cell.number - 1) * self.tasks + cell.task) * self.models + cell.model) * self.arms + cell.arm
+        return (
+            ((cell.number - 1) * self.tasks + cell.task) * self.models + cell.model
+        ) * self.arms + cell.arm
 
 
 def batch_size(attempts: int) -> int:

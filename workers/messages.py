@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from judges.judgment import Sandbox
 from judges.spec import JudgeSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 DEFAULT_TIMEOUT_SECONDS = 300
 SkillMode = Literal["prepend", "mount"]
 

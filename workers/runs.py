@@ -106,7 +106,7 @@ class Runs:
         data = await cast("Awaitable[bytes | None]", self._client.get(Keys(run_id).manifest))
         if data is None:
             raise RunGone(f"run {run_id} is no longer in the store")
-        await cast("Awaitable[int]", self._client.sadd(Keys(run_id).workers, self._owner))
+        await self._client.sadd(Keys(run_id).workers, self._owner)
         manifest = Manifest.model_validate_json(data)
         grid = Grid(manifest.task_count, len(manifest.models), len(manifest.arms), manifest.pass_k)
         return Run(

@@ -1,4 +1,4 @@
-"""A limit on what is in flight at once, served round robin over runs, so that a small run need not wait for a big one."""
+"""A limit on what is in flight at once, served round robin over runs: a small one need not wait for a big one."""
 
 from __future__ import annotations
 

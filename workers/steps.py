@@ -12,8 +12,9 @@ from kombu.mixins import ConsumerMixin
 
 from workers.app import queue
 from workers.claims import lease
+from workers.server import connect, sign_of_life
 from workers.settings import FINISH, from_environment
-from workers.store import Store, connect
+from workers.store import Store
 from workers.tasks import engine
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hin
                 for run in self._engine.runs.known():
                     held = dict(run.claims.held)
                     lease(store.client, run.manifest.run_id, held, self._settings.lease_seconds)
-                store.sign_of_life(self._engine.name, self._about())
+                sign_of_life(store.client, self._engine.name, self._about())
             # A missed beat is mended by the next one; a dead lease thread would be mended by nobody.
             except Exception as problem:
                 log.warning("lease not refreshed: %s", problem)
@@ -100,7 +101,7 @@ def refresh_messages(channel: Any, store: Store) -> None:
     tags = set(qos._delivered) - qos._dirty
     if tags:
         now = time.time()
-        store.client.zadd(channel.unacked_index_key, {tag: now for tag in tags}, xx=True)
+        store.client.zadd(channel.unacked_index_key, dict.fromkeys(tags, now), xx=True)
 
 
 class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints

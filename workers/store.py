@@ -26,11 +26,9 @@ MAX_TRIES = 3
 _DAY = 86_400
 _PAGE = 500
 
+_Field = bytes | bytearray | memoryview | str | int | float
+
 Halt = Literal["", "paused", "cancelled", "over_budget", "decided"]
-
-
-class UnusableServer(Exception):
-    """The server cannot hold a run safely, for the reason given."""
 
 
 class UnknownRun(Exception):
@@ -79,20 +77,6 @@ class Progress:
         return sum(sum(counts.values()) for counts in self.outcomes.values())
 
 
-def connect(url: str) -> redis.Redis:
-    """A client that tries again on a broken connection; every write of ours may be sent twice."""
-    from redis.backoff import ExponentialBackoff
-    from redis.retry import Retry
-
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=30,
-        socket_connect_timeout=5,
-        retry=Retry(ExponentialBackoff(cap=2, base=0.05), 6),
-        health_check_interval=30,
-    )
-
-
 def pack(record: AttemptRecord) -> bytes:
     """JSON without what is missing, compressed where that pays."""
     data = record.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
@@ -108,45 +92,6 @@ class Store:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-
-    # --- the server -------------------------------------------------------------------------------------------
-
-    def check(self) -> list[str]:
-        """Warnings about this server; an evicting one is refused, because it loses records without a word."""
-        warnings = []
-        policy = self._config("maxmemory-policy", "noeviction")
-        if policy != "noeviction":
-            raise UnusableServer(
-                f"the server may evict keys (maxmemory-policy {policy}); set maxmemory-policy noeviction"
-            )
-        if self._config("appendonly", "yes") != "yes":
-            warnings.append("the server keeps nothing over a restart (appendonly no); runs would be lost")
-        return warnings
-
-    def _config(self, name: str, unknown: str) -> str:
-        try:
-            answer = cast("dict[str, str]", self.client.config_get(name))
-        except redis.ResponseError:  # managed servers forbid CONFIG; they say in their own console what is set
-            return unknown
-        return {_text(key): _text(value) for key, value in answer.items()}.get(name, unknown)
-
-    def workers(self) -> list[dict[str, Any]]:
-        """Workers that gave a sign of life within the last half minute."""
-        rows = cast("list[bytes]", self.client.zrangebyscore("uplift:workers", time.time() - 30, "+inf"))
-        found = cast("list[bytes | None]", self.client.mget([b"uplift:worker:" + row for row in rows])) if rows else []
-        return [json.loads(data) for data in found if data]
-
-    def sign_of_life(self, name: str, about: dict[str, Any]) -> None:
-        pipe = self.client.pipeline()
-        pipe.set(f"uplift:worker:{name}", json.dumps(about), ex=60)
-        pipe.zadd("uplift:workers", {name: time.time()})
-        pipe.zremrangebyscore("uplift:workers", 0, time.time() - 3600)
-        pipe.execute()
-
-    def forget_worker(self, name: str) -> None:
-        self.client.zrem("uplift:workers", name)
-
-    # --- creating a run ---------------------------------------------------------------------------------------
 
     def put_bundle(self, digest: str, data: bytes) -> None:
         self.client.set(f"uplift:bundle:{digest}", data, ex=WORKING_DAYS * _DAY)
@@ -167,9 +112,10 @@ class Store:
         pipe = self.client.pipeline(transaction=False)
         pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
         pipe.set(keys.info, zlib.compress(info.model_dump_json().encode(), 1))
-        page: dict[str | bytes, Any] = {}
+        page: dict[_Field, _Field] = {}
         for number, task in enumerate(tasks):
-            page[str(number)] = zlib.compress(task.model_dump_json(by_alias=True, exclude_defaults=True).encode(), 1)
+            text = task.model_dump_json(by_alias=True, exclude_defaults=True)
+            page[str(number)] = zlib.compress(text.encode(), 1)
             if len(page) == _PAGE:
                 pipe.hset(keys.tasks, mapping=page)
                 pipe.execute()
@@ -177,10 +123,10 @@ class Store:
         if page:
             pipe.hset(keys.tasks, mapping=page)
         self._put_cached(keys, len(manifest.arms), cached)
-        state = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
+        state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
-        pipe.hset(keys.state, mapping=cast("dict[str | bytes, Any]", state))
+        pipe.hset(keys.state, mapping=state)
         pipe.zadd("uplift:runs", {manifest.run_id: time.time()})
         pipe.execute()
         self.touch(manifest.run_id)
@@ -200,8 +146,6 @@ class Store:
         for key in Keys(run_id).all():
             pipe.expire(key, days * _DAY)
         pipe.execute()
-
-    # --- reading a run ----------------------------------------------------------------------------------------
 
     def manifest(self, run_id: str) -> Manifest:
         data = cast("bytes | None", self.client.get(Keys(run_id).manifest))
@@ -287,12 +231,6 @@ class Store:
         """Attempts whose worker vanished at least twice: they run alone from now on."""
         deaths = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).deaths))
         return {int(index) for index, count in deaths.items() if int(count) >= 2}
-
-    def claimed(self, run_id: str) -> set[int]:
-        found = cast("list[bytes]", self.client.zrangebyscore(Keys(run_id).claims, time.time() * 1000, "+inf"))
-        return {int(index) for index in found}
-
-    # --- changing a run's state -------------------------------------------------------------------------------
 
     def halt(self, run_id: str, why: Halt) -> bool:
         """Stop new attempts, or let them go on with ""; False when the run is over already."""

@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def engine(settings: Settings | None = None) -> Any:
-    """This process's engine; the first caller gives the settings, and without any there may be none (None)."""
+    """This process's engine, made by the first caller that gives settings; None while there is none."""
     global _engine
     with _lock:
         if _engine is None and settings is not None:

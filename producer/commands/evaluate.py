@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, InFlight, Insecure, Json, Quiet, StateRoot
+from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, InFlight, Insecure, Quiet, StateRoot
 
 if TYPE_CHECKING:
-    from producer.options import Options
     from producer.plan import Plan
 
 
 def evaluate(
-    task_suite: Annotated[Path, typer.Option("--task-suite", help="The suite: a YAML file of tasks and judges.")],
+    task_suite: Annotated[
+        Path, typer.Option("--task-suite", help="The suite: a YAML file of tasks and judges.")
+    ],
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Evaluate the skill at --skill-path, without a ranking.")
     ] = False,
@@ -34,7 +35,8 @@ def evaluate(
         Path | None, typer.Option("--input", help="A ranking artifact (JSON) with candidates; pipeline mode.")
     ] = None,
     candidate_id: Annotated[
-        list[str] | None, typer.Option("--candidate-id", help="A candidate of the ranking; may repeat; or all.")
+        list[str] | None,
+        typer.Option("--candidate-id", help="A candidate of the ranking; may repeat; or all."),
     ] = None,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     model: Annotated[
@@ -45,16 +47,25 @@ def evaluate(
             "may repeat. [default: claude-code]",
         ),
     ] = None,
-    mock: Annotated[bool, typer.Option("--mock", help="Fixed replies, no model, no key: tries the wiring.")] = False,
+    mock: Annotated[
+        bool, typer.Option("--mock", help="Fixed replies, no model, no key: tries the wiring.")
+    ] = False,
     judge_model: Annotated[
-        str | None, typer.Option("--judge-model", help="Model for llm-rubric judges. [default: the run's model]")
+        str | None,
+        typer.Option("--judge-model", help="Model for llm-rubric judges. [default: the run's model]"),
     ] = None,
-    pass_k: Annotated[int, typer.Option("--pass-k", help="Attempts per task and arm; one pass is enough.")] = 1,
+    pass_k: Annotated[
+        int, typer.Option("--pass-k", help="Attempts per task and arm; one pass is enough.")
+    ] = 1,
     skill_mode: Annotated[
         str | None,
-        typer.Option("--skill-mode", help="prepend (skill in the prompt) or mount. [default: mount for agents]"),
+        typer.Option(
+            "--skill-mode", help="prepend (skill in the prompt) or mount. [default: mount for agents]"
+        ),
     ] = None,
-    sandbox: Annotated[str, typer.Option("--sandbox", help="auto, required or off: for judges that run code.")] = "auto",
+    sandbox: Annotated[
+        str, typer.Option("--sandbox", help="auto, required or off: for judges that run code.")
+    ] = "auto",
     baseline_cache_dir: Annotated[
         Path | None, typer.Option("--baseline-cache-dir", help="Reuse baseline attempts for 7 days.")
     ] = None,
@@ -64,14 +75,22 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", help="The artifact's path; a folder with several candidates.")
     ] = None,
-    margin: Annotated[float, typer.Option("--margin", help="How much worse still counts as no worse.")] = 0.05,
-    gate: Annotated[str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")] = "verdict",
+    margin: Annotated[
+        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+    ] = 0.05,
+    gate: Annotated[
+        str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")
+    ] = "verdict",
     weak_baseline: Annotated[
         str, typer.Option("--weak-baseline", help="error or warn, when the baseline passes less than 20 %.")
     ] = "error",
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")] = None,
-    tier: Annotated[list[str] | None, typer.Option("--tier", help="Only tasks of this tier; may repeat.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")
+    ] = None,
+    tier: Annotated[
+        list[str] | None, typer.Option("--tier", help="Only tasks of this tier; may repeat.")
+    ] = None,
     broker: Broker = None,
     insecure: Insecure = False,
     in_flight: InFlight = None,
@@ -81,7 +100,10 @@ def evaluate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     quiet: Quiet = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole artifact on standard output, not only the summary line.")
+        bool,
+        typer.Option(
+            "--json", help="Print the whole artifact on standard output, not only the summary line."
+        ),
     ] = False,
     run_id: Annotated[str | None, typer.Option("--run-id", hidden=True)] = None,
 ) -> None:
@@ -138,7 +160,14 @@ def evaluate(
 
 
 def _run(
-    plan: Plan, broker: str | None, *, insecure: bool, in_flight: int | None, detach: bool, quiet: bool, as_json: bool
+    plan: Plan,
+    broker: str | None,
+    *,
+    insecure: bool,
+    in_flight: int | None,
+    detach: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from producer import display, evaluation
     from producer.evaluation import Surroundings

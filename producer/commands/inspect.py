@@ -15,7 +15,9 @@ def runs(
     insecure: Insecure = False,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", metavar="RUN", help="Delete a run's artifact, records and server data; may repeat."),
+        typer.Option(
+            "--delete", metavar="RUN", help="Delete a run's artifact, records and server data; may repeat."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

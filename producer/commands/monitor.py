@@ -24,7 +24,10 @@ def monitor(
         ),
     ] = None,
     address: Annotated[
-        str, typer.Option("--address", help="Address to listen on; leave it at loopback unless a proxy guards it.")
+        str,
+        typer.Option(
+            "--address", help="Address to listen on; leave it at loopback unless a proxy guards it."
+        ),
     ] = "127.0.0.1",
     insecure: Insecure = False,
 ) -> None:
@@ -44,7 +47,9 @@ def monitor(
     if url is None:
         raise typer.BadParameter("give the broker to look at, with --broker URL or UPLIFT_BROKER")
     if find_spec("flower") is None:
-        raise typer.BadParameter("Flower is not installed; install the `monitor` extra: pip install '.[monitor]'")
+        raise typer.BadParameter(
+            "Flower is not installed; install the `monitor` extra: pip install '.[monitor]'"
+        )
     if password is None:
         password = secrets.token_urlsafe(12)
         typer.echo(f"uplift: log in as {user} with password {password}", err=True)

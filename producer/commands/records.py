@@ -14,11 +14,18 @@ def aggregate(
     records: Annotated[Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz.")],
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     output: Annotated[Path | None, typer.Option("--output", help="The artifact's path.")] = None,
-    gate: Annotated[str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")] = "verdict",
-    margin: Annotated[float, typer.Option("--margin", help="How much worse still counts as no worse.")] = 0.05,
+    gate: Annotated[
+        str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")
+    ] = "verdict",
+    margin: Annotated[
+        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+    ] = 0.05,
     quiet: Quiet = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole artifact on standard output, not only the summary line.")
+        bool,
+        typer.Option(
+            "--json", help="Print the whole artifact on standard output, not only the summary line."
+        ),
     ] = False,
 ) -> None:
     """Aggregate attempt records, of one run or several, from Uplift or from other tools.
@@ -33,7 +40,8 @@ def aggregate(
     from producer.places import Places
     from producer.results import report_and_exit
 
-    one_of("--gate", gate, ("verdict", "decision"))
     places = Places(state_root)
     made = aggregate_file(records, places, output=output, margin=margin)
-    report_and_exit(made, places, gate=gate, quiet=quiet, as_json=as_json)
+    report_and_exit(
+        made, places, gate=one_of("--gate", gate, ("verdict", "decision")), quiet=quiet, as_json=as_json
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
     Broker,
@@ -37,7 +35,9 @@ def watch(
     """
     from producer import following
 
-    following.watch(run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json)
+    following.watch(
+        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
+    )
 
 
 def cancel(
@@ -54,7 +54,9 @@ def cancel(
     """
     from producer import following
 
-    following.cancel(run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json)
+    following.cancel(
+        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
+    )
 
 
 def resume(

@@ -28,6 +28,7 @@ def worker(
     """
     from producer.session import broker_url
     from producer.submit import open_server
+    from workers.server import check
     from workers.settings import redacted
 
     url = broker_url(broker, insecure=insecure)
@@ -42,7 +43,7 @@ def worker(
         os.environ["UPLIFT_IN_FLIGHT"] = str(in_flight)
     if agents is not None:
         os.environ["UPLIFT_AGENT_IN_FLIGHT"] = str(agents)
-    for warning in open_server(url).store.check():
+    for warning in check(open_server(url).store.client):
         typer.echo(f"uplift: {warning}", err=True)
     typer.echo(f"uplift: worker {os.getpid()} takes work from {redacted(url)}; Ctrl-C stops it", err=True)
     from workers.__main__ import main
