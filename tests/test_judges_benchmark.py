@@ -1,0 +1,386 @@
+"""The benchmark judge: what it measures, whom it blames, and how it reads code out of an output.
+
+Versions of the code differ by sleeps, 10 ms in the original, so that a busy machine cannot turn a result.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judges import judge
+from judges.benchmark import code_of
+from judges.judgment import Completion, Judgment, Sandbox, Workspace
+from judges.spec import Benchmark
+
+SLEEPS = """
+import time
+
+def work():
+    time.sleep({seconds})
+    return 42
+"""
+ORIGINAL = SLEEPS.format(seconds=0.01)
+FASTER = SLEEPS.format(seconds=0)
+SLOWER = SLEEPS.format(seconds=0.05)
+
+BENCHMARKS = """
+import solution
+
+def time_work():
+    solution.work()
+"""
+TESTED = (
+    BENCHMARKS
+    + """
+def test_answer():
+    assert solution.work() == 42, "not the answer"
+
+def test_is_a_number():
+    int(solution.work())
+
+def snapshot():
+    return {"answer": solution.work(), "twice": 2.0 * solution.work(), "type": type(solution.work()).__name__}
+"""
+)
+
+
+class Suite:
+    """A suite's folder with a benchmark file, an original and perhaps an oracle."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "fixtures").mkdir()
+        self.write(bench=BENCHMARKS, original=ORIGINAL)
+
+    def write(self, **files: str) -> Suite:
+        for name, text in files.items():
+            (self.folder / "fixtures" / f"{name}.py").write_text(text)
+        return self
+
+    async def judge(self, output: str, sandbox: Sandbox = "auto", **changes: Any) -> Judgment:
+        oracle = "fixtures/oracle.py" if (self.folder / "fixtures/oracle.py").exists() else None
+        fields = {
+            "type": "benchmark",
+            "benchmark_file": "fixtures/bench.py",
+            "original_file": "fixtures/original.py",
+            "oracle_file": oracle,
+            "timeout_seconds": 60.0,
+        }
+        spec = Benchmark(**fields | changes)
+        return await judge(spec, Completion(text=output), nobody, Workspace(self.folder, sandbox=sandbox))
+
+
+async def nobody(model: str, prompt: str, *, system: str = "") -> Completion:
+    raise AssertionError("this judge must not ask a model")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)
+
+
+def is_failed(judgment: Judgment) -> bool:
+    return (judgment.passed, judgment.score, judgment.error) == (False, 0.0, None)
+
+
+def is_error(judgment: Judgment) -> bool:
+    return (judgment.passed, judgment.score) == (None, None) and bool(judgment.error)
+
+
+# What is measured
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_faster_code_that_keeps_its_promises_passes_with_medians_for_all_three(suite, sandbox):
+    suite.write(bench=TESTED, oracle=FASTER)
+    judgment = await suite.judge(f"Here it is:\n```python\n{FASTER}```\n", sandbox)
+    assert (judgment.judge, judgment.passed, judgment.score) == ("benchmark", True, 1.0), judgment.details
+    [measured] = judgment.benchmarks
+    assert measured.name == "bench.time_work"
+    assert measured.nop_median >= 0.01 > measured.agent_median > 0
+    assert measured.oracle_median < 0.01
+    assert judgment.tests.model_dump() == {"passed": 2, "failed": 0, "errored": 0, "oracle_failed": 0}
+    assert judgment.snapshot.model_dump() == {"status": "passed", "pass_to_fail": 0}
+
+
+async def test_without_an_oracle_its_median_is_missing(suite):
+    judgment = await suite.judge(FASTER)
+    assert judgment.passed
+    assert judgment.benchmarks[0].oracle_median is None
+    assert judgment.snapshot is None
+
+
+async def test_slower_code_fails(suite):
+    judgment = await suite.judge(SLOWER)
+    assert is_failed(judgment)
+    assert "needs 0.95" in judgment.details
+
+
+async def test_slow_in_one_benchmark_and_fast_in_another_goes_by_the_geometric_mean(suite):
+    both = "import time\ndef first():\n    time.sleep({})\ndef second():\n    time.sleep({})\n"
+    suite.write(
+        bench="import solution\ndef time_one():\n    solution.first()\ndef time_two():\n    solution.second()\n",
+        original=both.format(0.01, 0.01),
+    )
+    assert (await suite.judge(both.format(0.02, 0))).passed is True
+    assert (await suite.judge(both.format(0.2, 0.008))).passed is False
+
+
+async def test_names_hold_module_class_function_and_parameters(suite):
+    suite.write(
+        bench="""
+import solution
+
+class Sorting:
+    params = [[1, 2], ["up"]]
+    number = 1
+
+    def setup(self, size, order):
+        self.size = size
+
+    def time_sort(self, size, order):
+        assert self.size == size and order == "up"
+        solution.work()
+
+def time_plain(word):
+    assert word == prepared[0]
+
+prepared = []
+time_plain.params = ["x", "y"]
+time_plain.setup = prepared.append
+time_plain.number = 1
+"""
+    )
+    judgment = await suite.judge(FASTER)
+    assert {one.name for one in judgment.benchmarks} == {
+        "bench.Sorting.time_sort(1, 'up')",
+        "bench.Sorting.time_sort(2, 'up')",
+        "bench.time_plain('x')",
+        "bench.time_plain('y')",
+    }
+
+
+async def test_a_cache_filled_in_one_round_does_not_help_in_the_next(suite):
+    suite.write(bench=BENCHMARKS + "time_work.number = 1\n")
+    remembers = "import functools\n" + SLOWER.replace("def work", "@functools.cache\ndef work")
+    assert is_failed(await suite.judge(remembers))
+
+
+async def test_helper_modules_and_data_beside_the_benchmark_file_can_be_used(suite):
+    suite.write(
+        bench="import helper\n" + BENCHMARKS, helper="from pathlib import Path\nPath(__file__).read_text()\n"
+    )
+    assert (await suite.judge(FASTER)).passed
+
+
+# Tests and snapshot
+
+
+async def test_a_failing_test_fails_however_fast_the_code_is_and_its_medians_are_kept(suite):
+    suite.write(bench=TESTED.replace("def snapshot", "def not_a_snapshot"))
+    judgment = await suite.judge("def work():\n    return 'x'\n")
+    assert is_failed(judgment)
+    assert judgment.tests.model_dump() == {"passed": 0, "failed": 1, "errored": 1, "oracle_failed": 0}
+    assert "test_answer: AssertionError: not the answer" in judgment.details
+    assert "test_is_a_number: ValueError" in judgment.details
+    assert judgment.benchmarks[0].agent_median is not None
+
+
+async def test_a_test_that_the_oracle_fails_too_is_not_held_against_the_output(suite):
+    wrong = FASTER.replace("42", "41")
+    suite.write(bench=TESTED.replace("def snapshot", "def not_a_snapshot"), oracle=wrong)
+    judgment = await suite.judge(wrong)
+    assert judgment.passed is True
+    assert (judgment.tests.failed, judgment.tests.oracle_failed) == (1, 1)
+
+
+async def test_a_test_that_ends_its_process_has_errored(suite):
+    suite.write(bench=TESTED.replace("def snapshot", "def not_a_snapshot"))
+    exits = "import os\ndef work():\n    os._exit(0)\n"
+    judgment = await suite.judge(exits)
+    assert is_failed(judgment)
+    # Both tests, and the benchmark that ended the measuring.
+    assert judgment.tests.errored == 3
+
+
+async def test_a_changed_snapshot_fails_and_its_items_are_counted(suite):
+    suite.write(bench=TESTED.replace("def test_", "def no_test_"))
+    judgment = await suite.judge("def work():\n    return 43\n")
+    assert is_failed(judgment)
+    assert judgment.snapshot.model_dump() == {"status": "failed", "pass_to_fail": 2}
+    assert "snapshot: answer changed" in judgment.details
+
+
+async def test_a_snapshot_compares_floats_to_nine_digits(suite):
+    suite.write(bench=BENCHMARKS + "def snapshot():\n    return [0.1 + 0.2, solution.work()]\n")
+    suite.write(original=ORIGINAL.replace("42", "0.3"))
+    assert (await suite.judge("def work():\n    return 0.1 + 0.2\n")).snapshot.status == "passed"
+    assert (await suite.judge("def work():\n    return 0.3001\n")).snapshot.status == "failed"
+
+
+async def test_an_output_whose_snapshot_breaks_fails_with_every_item_lost(suite):
+    suite.write(bench=TESTED.replace("def test_", "def no_test_"))
+    judgment = await suite.judge("def work():\n    return [].pop()\n")
+    assert is_failed(judgment)
+    assert judgment.snapshot.model_dump() == {"status": "errored", "pass_to_fail": 3}
+
+
+# Outputs that break
+
+NOISE = """
+import os
+def work():
+    for descriptor in range(3, 20):
+        try:
+            os.write(descriptor, b"{\\n")
+        except OSError:
+            pass
+"""
+
+BREAKS = {
+    "a syntax error": ("def work(:\n", "SyntaxError"),
+    "prose": ("I would rather not.", "SyntaxError"),
+    "nothing": ("", "AttributeError"),
+    "a missing function": ("def other():\n    pass\n", "has no attribute 'work'"),
+    "an exception at import": ("raise RuntimeError('no luck')\n", "RuntimeError: no luck"),
+    "an exception in the benchmark": ("def work():\n    1 / 0\n", "bench.time_work: ZeroDivisionError"),
+    "an exit at import": ("import os\nos._exit(0)\n", "the process ended"),
+    "an exit in the benchmark": ("import sys\ndef work():\n    sys.exit(0)\n", "SystemExit"),
+    "a hard exit in the benchmark": ("import os\ndef work():\n    os._exit(0)\n", "exit code 0"),
+    "a crash": ("import os\ndef work():\n    os.abort()\n", "killed by signal 6"),
+    "surrogates in its message": ("def work():\n    raise ValueError('\\ud800')\n", "ValueError"),
+    "a killed parent": ("import os\ndef work():\n    os.kill(os.getppid(), 9)\n    while True: pass\n", ""),
+    "noise on every descriptor": (NOISE, ""),
+}
+
+
+@pytest.mark.parametrize(("output", "said"), BREAKS.values(), ids=BREAKS.keys())
+async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, output, said):
+    judgment = await suite.judge(output, timeout_seconds=8.0)
+    assert is_failed(judgment), judgment
+    assert said in judgment.details
+    assert judgment.tests.errored >= 1
+    assert Judgment.model_validate_json(judgment.model_dump_json()) == judgment
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+@pytest.mark.parametrize(
+    "output", ["while True: pass\n", "def work():\n    while True: pass\n"], ids=["import", "benchmark"]
+)
+async def test_code_that_hangs_is_failed_as_a_time_out(suite, output, sandbox):
+    judgment = await suite.judge(output, sandbox, timeout_seconds=3.0)
+    assert is_failed(judgment)
+    assert "time-out" in judgment.details
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_code_that_takes_the_measuring_process_down_is_failed(suite, sandbox):
+    kills_the_runner = """
+import os
+def work():
+    zygote = os.getppid()
+    fields = open(f"/proc/{zygote}/stat").read().rpartition(")")[2].split()
+    os.kill(int(fields[1]), 9)
+    while True: pass
+"""
+    judgment = await suite.judge(kills_the_runner, sandbox, timeout_seconds=8.0)
+    assert is_failed(judgment), judgment
+    assert "with the output's code at work" in judgment.details
+
+
+async def test_a_stopped_clock_in_the_output_changes_nothing(suite):
+    stops = SLOWER + "\ntime.perf_counter = time.monotonic = time.time = lambda: 0.0\n"
+    assert is_failed(await suite.judge(stops))
+
+
+async def test_the_output_cannot_open_what_the_measuring_process_has_open(suite):
+    peeks = """
+import os
+def work():
+    zygote = os.getppid()
+    runner = open(f"/proc/{zygote}/stat").read().rpartition(")")[2].split()[1]
+    for process in (zygote, runner):
+        for thing in ("fd/0", "fd/1", "fd/3", "mem", "environ"):
+            try:
+                open(f"/proc/{process}/{thing}", "rb").close()
+            except OSError:
+                continue
+            raise SystemError(f"could open {thing}")
+"""
+    judgment = await suite.judge(peeks)
+    assert judgment.passed is True, judgment.details
+
+
+# Suites that break
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"original": "def work(:\n"}, "original: loading: SyntaxError"),
+        ({"bench": "import solution\n"}, "no function whose name starts with time_"),
+        ({"bench": BENCHMARKS + "oops\n"}, "original: loading: NameError"),
+        ({"bench": "def time_work():\n    1 / 0\n"}, "original: bench.time_work: ZeroDivisionError"),
+        ({"oracle": "def work():\n    1 / 0\n"}, "oracle: bench.time_work: ZeroDivisionError"),
+        ({"bench": BENCHMARKS + "def snapshot():\n    return {1, 2}\n"}, "original: snapshot: TypeError"),
+    ],
+)
+async def test_a_broken_suite_is_an_error_and_never_held_against_the_output(suite, files, said):
+    judgment = await suite.write(**files).judge(FASTER)
+    assert is_error(judgment)
+    assert said in str(judgment.error)
+
+
+async def test_an_original_that_needs_all_the_time_is_an_error_that_is_not_blamed_on_the_output(suite):
+    suite.write(original=SLEEPS.format(seconds=30))
+    judgment = await suite.judge(FASTER, timeout_seconds=3.0)
+    assert is_error(judgment)
+    assert "original: bench.time_work: not done when the time was up" in str(judgment.error)
+
+
+async def test_a_missing_file_is_an_error_that_names_it(suite):
+    judgment = await suite.judge(FASTER, benchmark_file="fixtures/gone.py")
+    assert is_error(judgment)
+    assert judgment.error == "FileNotFoundError: fixtures/gone.py is not in the suite's folder"
+
+
+async def test_a_benchmark_task_without_a_suite_folder_is_an_error():
+    spec = Benchmark(type="benchmark", benchmark_file="fixtures/b.py", original_file="fixtures/o.py")
+    judgment = await judge(spec, Completion(text=FASTER), nobody)
+    assert is_error(judgment)
+    assert "needs the suite's folder" in str(judgment.error)
+
+
+# Code in an output
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("x = 1\n", "x = 1\n"),
+        ("Sure:\n```python\nx = 1\n```\nDone.", "x = 1\n"),
+        ("```py\nx = 1\n```", "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("~~~python title='a'\nx = 1\n~~~", "x = 1\n"),
+        ("```python\nx = 1\n", "x = 1\n"),
+        ("```python\r\nx = 1\r\n```\r\n", "x = 1\r\n"),
+        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
+        ("```bash\npip install x\n```\n```python\nx = 1\n```", "x = 1\n"),
+        ("Old:\n```python\ndef f(): 1\n```\nNew:\n```python\ndef f(): 2\n```", "def f(): 2\n"),
+        ("```python\ndef f(): 1\n```\nUse it:\n```python\nprint(f())\n```", "def f(): 1\n"),
+        ("```python\nx = 1\n```\n```python\nx = 2\n```", "x = 2\n"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+    ],
+)
+def test_the_code_is_the_last_block_that_defines_something_or_the_last_or_all(text, code):
+    assert code_of(text) == code
+
+
+@given(st.text(alphabet="`~py \n\rdef", max_size=80))
+def test_any_text_has_a_code(text):
+    assert code_of(text) in text
