@@ -141,7 +141,8 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
     elif not isinstance(root.value, dict):
         if not root.bad:
             what = {list: "is a list", type(None): "is empty"}.get(type(root.value), "is a single value")
-            yield Finding(root.start, "", f"{what}; must be a mapping with skill_id, version and tasks")
+            start = 0 if root.value is None else root.start
+            yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
     else:
         most = MAX_PROBLEMS + 1
         yield from suite_rules.broken_rules(root, document.text, most=most)
