@@ -22,7 +22,6 @@ from aggregate.stats import holm
 from aggregate.verdict import decision_level
 
 SCHEMA_VERSION = "1.0"
-_PLACES = 6
 _STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
 
 
@@ -87,9 +86,10 @@ def _artifact(
         "environment": _environment(info, frames),
         "truth_anchor": None,
     }
-    artifact["summary"] = " ".join(sentences.summary(clean(artifact)))
-    artifact["next_step"], artifact["next_owner"] = sentences.next_step(artifact)
-    finished: dict[str, Any] = _rounded(clean(artifact))
+    # Six digits are more than any run can tell, and keep the last bits of a sum out of the file.
+    finished: dict[str, Any] = clean(artifact, digits=6)
+    finished["summary"] = " ".join(sentences.summary(finished))
+    finished["next_step"], finished["next_owner"] = sentences.next_step(finished)
     return finished
 
 
@@ -98,18 +98,6 @@ def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
     made = int((~frames.attempts["cached"]).sum())
     speed = made / info.wall_seconds if info.wall_seconds else None
     return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
-
-
-def _rounded(value: Any) -> Any:
-    """Six decimal places are more than any run can tell, and keep the last bits of a sum out of the file."""
-    if isinstance(value, float):
-        # Costs of single attempts are far below a cent: significant digits, not decimal places.
-        return float(f"{value:.{_PLACES}g}") if abs(value) < 1 else round(value, _PLACES)
-    if isinstance(value, dict):
-        return {key: _rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_rounded(entry) for entry in value]
-    return value
 
 
 def trace(artifact: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from aggregate import comparison, costs, early_stop, groups, panels, speedup_block, task_results, triggers
 from aggregate.comparison import Comparison
-from aggregate.frames import Frames, collect
+from aggregate.frames import Frames, collect, values
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE, CandidateInfo, RunInfo
 from aggregate.stats import compute_consistency_metrics, cost_weighted_advantage
@@ -277,7 +277,7 @@ def _consistency(info: RunInfo, frames: Frames, arm: str) -> dict[str, Any] | No
     block = compute_consistency_metrics(
         {"task": f"{task} ({model})" if several else task, "accuracy": 100 * score, "matched": matched}
         for task, model, score, matched in zip(
-            scored["task"], scored["model"], scored["score"], scored["matched"], strict=True
+            *(values(scored[name]) for name in ("task", "model", "score", "matched")), strict=True
         )
     )
     if block is None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from aggregate import early_stop, groups
 from aggregate.artifact import write_json, write_text
-from aggregate.frames import Frames, collect
+from aggregate.frames import Frames, collect, values
 from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
 from aggregate.standard_json import clean
@@ -80,14 +80,19 @@ def safe_cell(text: str) -> str:
 
 
 def _cells(column: pd.Series[Any]) -> list[str]:
-    values = column.tolist()
-    if column.dtype.kind == "f":
-        return ["" if math.isnan(value) else _number(value) for value in values]
-    if column.dtype.kind == "b":
-        return ["true" if value else "false" for value in values]
-    if column.dtype.kind in "iu":
-        return [str(value) for value in values]
-    return [safe_cell(value) if isinstance(value, str) else "" for value in values]
+    """A column as text; equal values are written once, for most columns hold few."""
+    cells = values(column)
+    match column.dtype.kind:
+        case "f":
+            written = {value: _number(value) for value in set(cells) if not math.isnan(value)}
+            return [written.get(value, "") for value in cells]
+        case "b":
+            return ["true" if value else "false" for value in cells]
+        case "i":
+            return [str(value) for value in cells]
+        case _:
+            safe = {value: safe_cell(value) for value in set(cells) if isinstance(value, str)}
+            return [safe.get(value, "") for value in cells]
 
 
 def _number(value: float) -> str:

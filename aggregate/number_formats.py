@@ -1,4 +1,4 @@
-"""How numbers are written for people: rates in percent, differences in points, small sums with enough digits."""
+"""How numbers are written for people: rates in percent, differences in points, sums in dollars."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from aggregate.records import AttemptRecord
 from judges.judgment import Judgment
@@ -47,8 +48,52 @@ TESTS: dict[str, Range] = {"passed": _COUNT, "failed": _COUNT, "errored": _COUNT
 SNAPSHOT: dict[str, Range] = {"pass_to_fail": _COUNT}
 
 
-def problems(record: AttemptRecord) -> Iterator[tuple[str, str]]:
+class _Check:
+    """A quick test that almost every object passes; False only means that the thorough one must look."""
+
+    def __init__(self, ranges: dict[str, Range]) -> None:
+        self._get = attrgetter(*ranges)
+        self._high = min(high for _, high in ranges.values())
+
+    def __call__(self, holder: object) -> bool:
+        known = tuple(filter(None, self._get(holder)))  # neither missing nor 0, which every range holds
+        return not known or (min(known) > 0 and max(known) <= self._high)
+
+
+_record_fits = _Check({name: bounds for name, bounds in RECORD.items() if name != "score"})
+_completion_fits, _criterion_fits = _Check(COMPLETION), _Check(CRITERION)
+_judgment_fits = _Check({name: bounds for name, bounds in JUDGMENT.items() if name != "score"})
+
+
+def problems(record: AttemptRecord) -> list[tuple[str, str]]:
     """Each number of a record that is out of range, as (path, what is wrong)."""
+    return [] if _fits(record) else list(_problems(record))
+
+
+def _fits(record: AttemptRecord) -> bool:
+    if record.benchmarks or record.tests is not None or record.snapshot is not None:
+        return False  # rare, and best left to the thorough way
+    completion = record.completion
+    return (
+        record.attempt <= MAX_COUNT
+        and (record.score is None or 0 <= record.score <= 1)
+        and _record_fits(record)
+        and (completion is None or _completion_fits(completion))
+        and all(map(_fits_judgment, record.judgments))
+    )
+
+
+def _fits_judgment(judgment: Judgment) -> bool:
+    if judgment.benchmarks or judgment.tests is not None or judgment.snapshot is not None or judgment.panel:
+        return False
+    return (
+        (judgment.score is None or 0 <= judgment.score <= 1)
+        and _judgment_fits(judgment)
+        and all(map(_criterion_fits, judgment.criteria))
+    )
+
+
+def _problems(record: AttemptRecord) -> Iterator[tuple[str, str]]:
     if record.attempt > MAX_COUNT:
         yield "attempt", f"{record.attempt:.6g} is out of range; allowed: 1 to {MAX_COUNT:g}"
     yield from _outside("", record, RECORD)

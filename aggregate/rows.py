@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from aggregate.ranges import MAX_POINTS
 from aggregate.records import JUDGED, AttemptRecord
@@ -39,8 +41,7 @@ class Measured:
     turns: int | None
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(NamedTuple):
     """The rows of one record under its key."""
 
     key: Key
@@ -67,14 +68,27 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
     """
     known = {task.id: task for task in tasks}
     collected = Collected()
-    for record in records:
-        if is_known_arm(record.arm):
-            collected.bundles.append(_bundle(record, known))
-        else:
-            collected.unknown_arms[record.arm] += 1
+    with _no_cycle_search():
+        for record in records:
+            if is_known_arm(record.arm):
+                collected.bundles.append(_bundle(record, known))
+            else:
+                collected.unknown_arms[record.arm] += 1
     collected.bundles.sort(key=attrgetter("key"))
     _drop_duplicates(collected)
     return collected
+
+
+@contextlib.contextmanager
+def _no_cycle_search() -> Iterator[None]:
+    """Rows form no cycles, and having the collector walk 100,000 of them again and again takes seconds."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _drop_duplicates(collected: Collected) -> None:
@@ -90,6 +104,8 @@ def _drop_duplicates(collected: Collected) -> None:
 
 def members(judgments: tuple[Judgment, ...]) -> list[Judgment]:
     """The single judges behind a record's judgments: a panel's members instead of their consensus."""
+    if len(judgments) == 1 and not judgments[0].panel:
+        return list(judgments)
     return [member for judgment in judgments for member in (judgment.panel or (judgment,))]
 
 
@@ -173,7 +189,7 @@ def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | 
         record.cached,
         record.deliveries,
         record.retries,
-        ";".join(sorted(record.tags)),
+        ";".join(sorted(record.tags)) if record.tags else None,
         _matched(judges) if judged else (),
     )
 
@@ -229,6 +245,8 @@ def _score(record: AttemptRecord, judges: list[Judgment]) -> float | None:
 
 def _matched(judges: list[Judgment]) -> tuple[str, ...]:
     """What at least half of the judges found: matched strings, and criteria with all their points."""
+    if len(judges) == 1 and not judges[0].criteria:
+        return tuple(sorted(set(judges[0].matched)))
     found: Counter[str] = Counter()
     for judge in judges:
         satisfied = {
@@ -245,7 +263,9 @@ def _matched(judges: list[Judgment]) -> tuple[str, ...]:
 def _median(values: Iterable[float | None]) -> float | None:
     # A rate is NaN where the maximum is 0; NaN is the only number that differs from itself.
     given = [value for value in values if value is not None and value == value]
-    return statistics.median(given) if given else None
+    if len(given) < 2:
+        return given[0] if given else None
+    return statistics.median(given)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -92,40 +92,53 @@ class RunInfo(_Info):
 
         Merged runs get an id made from theirs. A baseline, where there is one, counts as a skill.
         """
-        seen = _Seen()
-        for record in records:
-            seen.add(record)
-        return cls(
-            run_id=_merged_id(seen.run_ids),
-            created_at=min(seen.started, default=None),
-            pass_k=max(seen.attempts.values(), default=1),
-            models=tuple(sorted(seen.models)),
-            tasks=tuple(seen.tasks[task] for task in sorted(seen.tasks)),
-            candidates=tuple(_candidate(arm) for arm in sorted(seen.arms) if is_candidate(arm))
-            or (CandidateInfo(),),
-            baseline="skill" if BASELINE in seen.arms else "none",
-            warnings=tuple(sorted(seen.warnings)),
-        )
+        observer = Observer()
+        for _ in observer.watch(records):
+            pass
+        return observer.info()
 
 
-class _Seen:
-    """What a pass over records has met so far."""
+class Observer:
+    """What a pass over records has met so far, so that one pass can serve others too.
+
+    `frames.collect(observer.watch(records))` reads a file once and leaves `observer.info()`.
+    """
 
     def __init__(self) -> None:
         self.run_ids: set[str] = set()
-        self.started: set[str] = set()
+        self.started: str | None = None
         self.models: set[str] = set()
         self.arms: set[str] = set()
         self.attempts: Counter[tuple[str, str, str]] = Counter()
         self.tasks: dict[str, TaskInfo] = {}
         self.warnings: set[str] = set()
 
-    def add(self, record: AttemptRecord) -> None:
+    def watch(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
+        """The same records, each noted as it goes by."""
+        for record in records:
+            self._add(record)
+            yield record
+
+    def info(self) -> RunInfo:
+        """What the records seen so far tell of their run."""
+        return RunInfo(
+            run_id=_merged_id(self.run_ids),
+            created_at=self.started,
+            pass_k=max(self.attempts.values(), default=1),
+            models=tuple(sorted(self.models)),
+            tasks=tuple(self.tasks[task] for task in sorted(self.tasks)),
+            candidates=tuple(_candidate(arm) for arm in sorted(self.arms) if is_candidate(arm))
+            or (CandidateInfo(),),
+            baseline="skill" if BASELINE in self.arms else "none",
+            warnings=tuple(sorted(self.warnings)),
+        )
+
+    def _add(self, record: AttemptRecord) -> None:
         model = record.model or UNKNOWN_MODEL
         if record.run_id:
             self.run_ids.add(record.run_id)
         if record.started_at:
-            self.started = {min(record.started_at, *self.started)} if self.started else {record.started_at}
+            self.started = min(record.started_at, self.started or record.started_at)
         self.models.add(model)
         self.arms.add(record.arm)
         self.attempts[record.task, record.arm, model] += 1

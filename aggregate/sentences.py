@@ -57,10 +57,11 @@ def decided(artifact: Mapping[str, Any]) -> str:
         return ""
     bounds = interval["tasks_like_these"]
     sure = f"{round(100 * interval['level'], 2):g} %"
+    margin = f"{100 * artifact['margin']:.3g} points"
     between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
     words = {
         "improved": f"Improved: on tasks like these the true difference lies {between}.",
-        "no_worse": f"No worse (margin {100 * artifact['margin']:.3g} points): the true difference lies {between}.",
+        "no_worse": f"No worse (margin {margin}): the true difference lies {between}.",
         "worse": f"Worse: on tasks like these the true difference lies {between}.",
         "inconclusive": f"Inconclusive: the true difference may be anything {between}.",
     }

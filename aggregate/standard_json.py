@@ -10,21 +10,38 @@ from typing import Any
 import numpy as np
 
 
-def clean(value: Any) -> Any:
-    """The value in JSON's own types; NaN and infinities become None, lone surrogates a question mark."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, bool | int) or value is None:
+def clean(value: Any, digits: int | None = None) -> Any:
+    """The value in JSON's own types; NaN and infinities become None, lone surrogates a question mark.
+
+    With `digits`, floats keep that many decimal places, or significant digits where they are below 1.
+    """
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if value is None or kind is bool or kind is int:
         return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, np.generic):
-        return clean(value.item())
+    if kind is float:
+        return _number(value, digits)
     if isinstance(value, Mapping):
-        return {str(clean(key)): clean(entry) for key, entry in value.items()}
+        return {_text(str(key)): clean(entry, digits) for key, entry in value.items()}
+    if isinstance(value, np.generic):
+        return clean(value.item(), digits)
     if isinstance(value, np.ndarray):
-        return [clean(entry) for entry in value.tolist()]
-    return [clean(entry) for entry in value]
+        value = value.tolist()
+    return [clean(entry, digits) for entry in value]
+
+
+def _text(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _number(value: float, digits: int | None) -> float | None:
+    if not math.isfinite(value):
+        return None
+    if digits is None:
+        return value
+    # Costs of single attempts are far below a cent, hence significant digits there.
+    return float(f"{value:.{digits}g}") if -1 < value < 1 else round(value, digits)
 
 
 def rounded(value: float | None, places: int = 4) -> float | None:
