@@ -87,7 +87,8 @@ def verdict(
         weak = f"baseline pass rate {round(baseline, 4)} < {WEAK_BASELINE}"
         forgiven = weak_baseline == "warn" or baseline_kind != "skill"
         (warnings if forgiven else problems).append(weak)
-    if math.isnan(candidate) or (math.isnan(baseline) and not no_baseline):
+    unjudged = math.isnan(candidate) or (math.isnan(baseline) and not no_baseline)
+    if unjudged and delta_bounds is None:  # bounds may be decided before one arm has a decided task
         problems.append(
             "no attempt could be judged in " + ("the candidate" if math.isnan(candidate) else "the baseline")
         )
