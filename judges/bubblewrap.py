@@ -135,7 +135,8 @@ def python_folders() -> list[str]:
 
 def _namespace_arguments(capabilities: Iterable[str]) -> list[str]:
     arguments = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"]
-    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    # Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for.
+    arguments += ["--die-with-parent", "--as-pid-1", "--new-session", "--cap-drop", "ALL"]
     for capability in capabilities:
         arguments += ["--cap-add", capability]
     return arguments

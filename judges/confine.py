@@ -20,6 +20,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 REPORT_FD = 3
 NOBODY = 65534
@@ -80,10 +81,24 @@ def main() -> None:
             from judges import supervise  # only there without bubblewrap
 
             settings = supervise.fork_and_watch(settings)
+        else:
+            _stay_first_process()
         become(sys.argv[2:], settings)
     except OSError as failed:
         os.write(settings.status_fd, f"could not confine the process: {failed}".encode())
         os._exit(1)
+
+
+def serve_as_first(child: int) -> NoReturn:
+    """Be process 1 of a namespace: reap whatever becomes an orphan in it, and end, with all in it, as `child`
+    ends.
+    """
+    os.closerange(0, 256)
+    while True:
+        reaped, status = os.wait()
+        if reaped == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
 
 
 def become(argv: list[str], settings: Settings) -> None:
@@ -114,6 +129,15 @@ def become(argv: list[str], settings: Settings) -> None:
     except OSError as failed:
         os.write(status, f": could not start {argv[0]}: {failed.strerror}".encode())
         os._exit(127)
+
+
+def _stay_first_process() -> None:
+    """Return in a child: a first process that ran the command could not be ended by the command's own
+    signals.
+    """
+    child = os.fork()
+    if child != 0:
+        serve_as_first(child)
 
 
 def enter_own_user_namespace(user: int | None) -> None:

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 REPORT_FD = 3
 MAX_LINE_CHARACTERS = 300
-_OPTIONS = (
-    "--capture=no",  # what the tests print goes to a pipe that somebody bounds
+# What the tests print goes to a pipe that somebody bounds; no plugin that writes files or only serves a
+# terminal.
+_OPTIONS: tuple[str, ...] = (
+    "--capture=no",
     "--tb=short",
     "--quiet",
     "--no-header",
     "--no-summary",
     "--strict-markers",
-    "-p",
-    "no:cacheprovider",
+)
+_OPTIONS += tuple(
+    f"-pno:{plugin}" for plugin in ("cacheprovider", "stepwise", "junitxml", "pastebin", "faulthandler")
 )
 
 
@@ -46,32 +49,42 @@ def run(settings: Run, report: int = REPORT_FD) -> None:
     """Run the tests; the report says "start" before anything of the suite is read and "end" after pytest is
     done.
     """
+    plugin = Reporter(settings.nonce, report)
+    make_importable(settings)
+    plugin.tell("start")
+    code = run_pytest(settings.test_file, settings.root, settings.ini, plugin)
+    plugin.tell("end", code=code)
+
+
+def run_pytest(collected: str, root: str, ini: str, plugin: Reporter) -> int:
+    """Run pytest in this process, with no plugin but its own and ours and no configuration; its exit code."""
     import pytest
 
-    plugin = Reporter(settings.nonce, report)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.argv = ["pytest"]
+    arguments = [*_OPTIONS, "-c", ini, "--rootdir", root, "--confcutdir", root, collected]
+    return int(pytest.main(arguments, plugins=[plugin]))
+
+
+def make_importable(settings: Run) -> None:
+    """Let the tests import what lies in the suite's folder and what the worker's environment has."""
     sys.path[:0] = [settings.root]
     sys.path += [folder for folder in settings.packages if folder not in sys.path]
-    plugin.tell("start")
-    arguments = [*_OPTIONS, "-c", settings.ini, "--rootdir", settings.root, "--confcutdir", settings.root]
-    code = pytest.main([*arguments, settings.test_file], plugins=[plugin])
-    plugin.tell("end", code=int(code))
 
 
 class Reporter:
     """A pytest plugin that tells outcomes as they come: what is told stays told if the process dies."""
 
     def __init__(self, nonce: str, report: int) -> None:
-        self._nonce = nonce
-        self._report = report
+        self.nonce = nonce
+        self.report = report
 
     def tell(self, event: str, **facts: object) -> None:
         """Write one line of the report."""
-        line = json.dumps({"nonce": self._nonce, "event": event, **facts}) + "\n"
+        line = json.dumps({"nonce": self.nonce, "event": event, **facts}) + "\n"
         rest = line.encode()
         while rest:
-            rest = rest[os.write(self._report, rest) :]
+            rest = rest[os.write(self.report, rest) :]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

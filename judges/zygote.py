@@ -1,4 +1,5 @@
-"""A warm interpreter inside a bubblewrap: pytest is imported and has run once; each judgment is a fork of it.
+"""A warm interpreter inside a bubblewrap: pytest has run once and waits before collecting; each judgment is a
+fork.
 
 Worker ─ socket ─▶ zygote ─ fork ─▶ keeper ─ fork ─▶ first process ─ fork ─▶ tests The zygote never reads a
 line of a suite. The keeper of one judgment ends it when its time is up, when it holds too much memory, or
@@ -11,6 +12,7 @@ Standard library, pytest and three of our modules only: nothing else exists in t
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -22,9 +24,12 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from judges import confine, process_tree, pytest_plugin
+
+if TYPE_CHECKING:
+    import pytest
 
 MESSAGE_BYTES = 65536
 _TICK_SECONDS = 0.1
@@ -37,6 +42,7 @@ _EMPTY = "mode=1777"
 class Places:
     """Where things are inside; `keep` are folders of the interpreter that an empty one would hide."""
 
+    root: str
     output: str
     work: str
     tmp: str
@@ -77,25 +83,78 @@ class Descriptors:
     lifeline: int
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serve jobs from the socket whose descriptor is argv[1] until the worker closes it."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = _out_of_the_way(int(sys.argv[1]))
     places = Places(**json.loads(sys.argv[2]))
     del sys.path[0]  # this code's own folder, of no interest to tests
     _warm_up(places.warm_up)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    control.send(b"ready")
+    plugin = _Paused(control, places)
+    folder = str(Path(places.warm_up).parent)
+    code = pytest_plugin.run_pytest(folder, places.root, f"{folder}/pytest.ini", plugin)
+    # Only the fork that ran the tests gets here.
+    plugin.tell("end", code=code)
+    os._exit(0)
+
+
+def _out_of_the_way(control: int) -> socket.socket:
+    """The control socket at a high number, and nothing but nowhere at the numbers that tests will write to.
+
+    Anything else there, such as a log file of pytest's, would be closed under it when a fork takes the
+    number.
+    """
+    moved = socket.socket(fileno=fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, 100))
+    os.close(control)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != pytest_plugin.REPORT_FD:
+        os.dup2(nowhere, pytest_plugin.REPORT_FD)
+        os.close(nowhere)
+    return moved
+
+
+class _Paused(pytest_plugin.Reporter):
+    """The plugin of a pytest that stops before it collects anything, and goes on in a fork for each judgment."""
+
+    def __init__(self, control: socket.socket, places: Places) -> None:
+        super().__init__("", pytest_plugin.REPORT_FD)
+        self._control = control
+        self._places = places
+
+    def pytest_collection(self, session: pytest.Session) -> None:
+        self._control.send(b"ready")
+        gc.collect()
+        gc.freeze()  # in the forks too: a collection would copy every page that it looks at
+        run = _serve(self._control, self._places)
+        if _has_conftest(run):
+            # It may add options, which this pytest has already parsed: start over.
+            pytest_plugin.run(run)
+            os._exit(0)
+        self.nonce = run.nonce
+        pytest_plugin.make_importable(run)
+        self.tell("start")
+        session.config.args = [run.test_file]
+
+
+def _serve(control: socket.socket, places: Places) -> pytest_plugin.Run:
+    """Fork for each job that comes; returns only in the forks, confined and ready to run their tests."""
     while True:
         told, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 5)
         if not told:
             os._exit(0)
         if os.fork() == 0:
             control.close()
-            _keep(Job.from_json(told), Descriptors(*descriptors), places)
+            return _keep(Job.from_json(told), Descriptors(*descriptors), places)
         for descriptor in descriptors:
             os.close(descriptor)
         _reap()
+
+
+def _has_conftest(run: pytest_plugin.Run) -> bool:
+    root = Path(run.root)
+    folders = [folder for folder in Path(run.test_file).parents if folder.is_relative_to(root)]
+    return any((folder / "conftest.py").exists() for folder in folders)
 
 
 def _warm_up(test_file: str) -> None:
@@ -111,8 +170,6 @@ def _warm_up(test_file: str) -> None:
     os.close(nowhere)
     sys.path[:] = path
     sys.modules.pop(Path(test_file).stem, None)
-    gc.collect()
-    gc.freeze()  # a collection in a fork would copy every page it looks at
 
 
 def _reap() -> None:
@@ -121,23 +178,29 @@ def _reap() -> None:
             pass
 
 
-def _keep(job: Job, held: Descriptors, places: Places) -> NoReturn:
-    """Start the first process of a judgment, wait for it or end it, and say how it ended."""
+def _keep(job: Job, held: Descriptors, places: Places) -> pytest_plugin.Run:
+    """Start the first process of a judgment, wait for it or end it, say how it ended; return only in the
+    tests'.
+    """
     try:
         confine.die_with_parent()
         confine.unshare(confine.CLONE_NEWPID)
         first = os.fork()
         if first == 0:
-            _be_first(job, held, places)
+            return _be_first(job, held, places)
         for descriptor in (held.output, held.report, held.text):
             os.close(descriptor)
         ending = _watch(first, job, held.lifeline)
         _, status = os.waitpid(first, 0)
         os.write(held.status, f"\n{ending} {os.waitstatus_to_exitcode(status)}".encode())
     except OSError as failed:
-        os.write(held.status, f"could not confine the process: {failed}".encode())
-    finally:
-        os._exit(0)
+        _fail(held.status, failed)
+    os._exit(0)
+
+
+def _fail(status: int, failed: OSError) -> NoReturn:
+    os.write(status, f"could not confine the process: {failed}".encode())
+    os._exit(1)
 
 
 def _watch(first: int, job: Job, lifeline: int) -> str:
@@ -161,7 +224,7 @@ def _watch(first: int, job: Job, lifeline: int) -> str:
             return ending
 
 
-def _be_first(job: Job, held: Descriptors, places: Places) -> NoReturn:
+def _be_first(job: Job, held: Descriptors, places: Places) -> pytest_plugin.Run:
     """Be process 1: make a world with nothing in it but the output, and end it when the tests end."""
     try:
         confine.die_with_parent()
@@ -169,17 +232,12 @@ def _be_first(job: Job, held: Descriptors, places: Places) -> NoReturn:
         _make_world(job, held.text, places)
         tests = os.fork()
         if tests == 0:
-            _run_tests(job, held, places)
+            _become_tests(job, held, places)
+        else:
+            confine.serve_as_first(tests)
     except OSError as failed:
-        os.write(held.status, f"could not confine the process: {failed}".encode())
-        os._exit(1)
-    os.closerange(0, 256)
-    ended = 0
-    while True:
-        reaped, status = os.wait()
-        if reaped == tests:
-            ended = os.waitstatus_to_exitcode(status)
-            os._exit(ended if ended >= 0 else 128 - ended)
+        _fail(held.status, failed)
+    return job.run
 
 
 def _make_world(job: Job, text: int, places: Places) -> None:
@@ -195,14 +253,14 @@ def _make_world(job: Job, text: int, places: Places) -> None:
     confine.mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     confine.mount("tmpfs", places.output, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755")
     output = Path(job.output_file)
-    with open(text, "rb") as source:
+    with os.fdopen(text, "rb") as source:
         output.write_bytes(source.read())
     output.chmod(0o444)
     confine.mount("none", places.output, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
-def _run_tests(job: Job, held: Descriptors, places: Places) -> NoReturn:
-    """Become harmless, then run the tests; only descriptors 0 to 3 are left by then."""
+def _become_tests(job: Job, held: Descriptors, places: Places) -> None:
+    """Become harmless; the job's descriptors are 1, 2 and 3 afterwards, and no other of them is left."""
     os.chdir(places.work)
     os.setsid()
     confine.enter_own_user_namespace(places.user)
@@ -210,20 +268,8 @@ def _run_tests(job: Job, held: Descriptors, places: Places) -> NoReturn:
     confine.drop_all_capabilities()
     confine.forbid_new_privileges()
     os.write(held.status, b"started")
-    _move_descriptors({held.output: (1, 2), held.report: (pytest_plugin.REPORT_FD,)})
+    for given, place in ((held.output, 1), (held.output, 2), (held.report, pytest_plugin.REPORT_FD)):
+        os.dup2(given, place)
+    for given in (held.output, held.report, held.status):
+        os.close(given)
     os.environ["AI_OUTPUT_FILE"] = job.output_file
-    gc.unfreeze()
-    try:
-        pytest_plugin.run(job.run)
-    finally:
-        os._exit(0)
-
-
-def _move_descriptors(moves: dict[int, tuple[int, ...]]) -> None:
-    safe = {os.dup2(source, 200 + source, inheritable=False): targets for source, targets in moves.items()}
-    for source, targets in safe.items():
-        for target in targets:
-            os.dup2(source, target)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.closerange(pytest_plugin.REPORT_FD + 1, 1024)

@@ -180,6 +180,7 @@ def _view(fixtures: Path) -> bubblewrap.View:
 
 def _places(confinement: Confinement) -> zygote.Places:
     return zygote.Places(
+        root=_FIXTURES,
         output=_OUTPUT,
         work=bubblewrap.WORK,
         tmp="/tmp",

@@ -1,0 +1,130 @@
+"""Measure what a pytest judgment costs in a fork of a warm sandbox, against a fresh `python -m pytest` in
+bubblewrap.
+
+    python bench/pytest_judge.py [JUDGMENTS]
+
+Prints processor seconds per judgment for each, and their ratio; the bar is a quarter. The fresh run gets the
+same test file and the same options (no plugin of the environment, no cache), and nothing of ours around it:
+no launcher, no report. The warm side is the whole judgment as a worker makes it, the start of its zygote
+included.
+
+Processor time is this process's own plus that of its children (getrusage). A child's time arrives there when
+it is waited for, with that of the children it has itself waited for: so the zygote, which reaps its forks, is
+ended before the second reading. Nothing else on the machine is in the numbers, but it makes caches colder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from judges import bubblewrap, cold, pytest_run, sandbox, warm
+from judges.judgment import Completion, Workspace
+from judges.spec import Pytest
+
+BAR = 0.25
+SPEC = Pytest(type="pytest", test_file="fixtures/test_notes.py")
+TEXT = "# Release notes\n\n- iOS: faster start\n- Android: fewer crashes\n"
+TEST_FILE = """\
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def notes():
+    return Path(os.environ["AI_OUTPUT_FILE"]).read_text()
+
+
+def test_has_a_title(notes):
+    assert notes.startswith("# ")
+
+
+@pytest.mark.parametrize("platform", ["iOS", "Android"])
+def test_names_the_platform(notes, platform):
+    assert platform in notes
+
+
+def test_every_item_says_what_changed(notes):
+    items = re.findall(r"^- (.*)$", notes, re.MULTILINE)
+    assert items
+    assert all(": " in item for item in items)
+"""
+
+
+def main() -> None:
+    judgments = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    found = sandbox.probe()
+    if not found.works:
+        sys.exit(f"bubblewrap does not work here: {found.why_not}")
+    with tempfile.TemporaryDirectory() as folder:
+        suite = Path(folder)
+        (suite / "fixtures").mkdir()
+        (suite / SPEC.test_file).write_text(TEST_FILE)
+        fresh = measure("fresh", judgments, lambda: run_fresh(suite, judgments, found.user))
+        forked = measure("warm", judgments, lambda: asyncio.run(run_warm(suite, judgments)))
+    ratio = forked / fresh
+    print(f"warm / fresh = {ratio:.2f}, the bar is {BAR}: {'held' if ratio <= BAR else 'NOT HELD'}")
+
+
+def measure(name: str, judgments: int, work: object) -> float:
+    """Processor seconds per judgment, printed beside the wall time."""
+    assert callable(work)
+    before, began = processor_seconds(), time.monotonic()
+    work()
+    spent, passed = processor_seconds() - before, time.monotonic() - began
+    print(
+        f"{name:>5}: {1000 * spent / judgments:6.1f} ms of processor time per judgment "
+        f"({judgments} in {passed:.1f} s on {os.cpu_count()} cores)"
+    )
+    return spent / judgments
+
+
+def processor_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def run_fresh(suite: Path, judgments: int, user: int | None) -> None:
+    """Run plain pytest in a bubblewrap each time, as many at once as there are cores."""
+    output = f"{bubblewrap.INPUTS}/output.txt"
+    options = ("-q", "-p", "no:cacheprovider", "--rootdir", bubblewrap.INPUTS, "-c", os.devnull)
+    environment = cold.environment(bubblewrap.WORK, "/tmp")
+    environment |= {"AI_OUTPUT_FILE": output, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    def once(_: int) -> None:
+        started = bubblewrap.start(
+            [sys.executable, "-I", "-m", "pytest", *options, f"{bubblewrap.INPUTS}/{SPEC.test_file}"],
+            bubblewrap.View({f"{bubblewrap.INPUTS}/fixtures": suite / "fixtures"}, {output: TEXT.encode()}),
+            environment=environment,
+            user=user,
+            output=subprocess.DEVNULL,
+        )
+        started.close()
+        if started.process.returncode != 0:
+            raise RuntimeError(f"plain pytest ended with {started.process.returncode}")
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(once, range(judgments)))
+
+
+async def run_warm(suite: Path, judgments: int) -> None:
+    """Make all judgments at once, as a worker would; it is `sandbox` that bounds them by cores."""
+    work = (pytest_run.judge(SPEC, Completion(text=TEXT), Workspace(suite=suite)) for _ in range(judgments))
+    for judgment in await asyncio.gather(*work):
+        if not judgment.passed:
+            raise RuntimeError(judgment.details)
+    warm.close()
+
+
+if __name__ == "__main__":
+    main()
