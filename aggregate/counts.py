@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Sequence[int] | NDArray[np.float64] | NDArray[np.int64]
 
+MOST_COUNTED = 1e12
+
 
 @dataclass(frozen=True)
 class PairedCounts:
@@ -57,7 +59,7 @@ def paired_counts(
     if len(set(lengths.values())) > 1:
         raise ValueError(f"one entry per task is needed in each array; lengths are {lengths}")
     for name, values in arrays.items():
-        _refuse(name, values, np.isinf(values) | (values < 0), "is not a count")
+        _refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
     for arm in ("candidate", "baseline"):
         passes, attempts = arrays[f"{arm}_passes"], arrays[f"{arm}_attempts"]
         _refuse(f"{arm}_passes", passes, passes > attempts, "is more than the attempts of that task")

@@ -16,6 +16,7 @@ from aggregate.counts import Floats, Numbers, PairedCounts, check_level, paired_
 FEW_TASKS = 20
 # Below this tail no count that a run can reach is informative, and the quadrature would only return noise.
 _SMALLEST_TAIL = 1e-9
+_MOST_ATTEMPTS = 1e9  # beyond it the densities lose their digits; an interval of 0.0001 is narrow enough
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _SIN_SQUARED = np.sin((_NODES + 1) * (math.pi / 4)) ** 2
 _SLOPES = _WEIGHTS * np.sin((_NODES + 1) * (math.pi / 2)) * (math.pi / 4)
@@ -108,7 +109,7 @@ def _posterior(
 ) -> tuple[float, float]:
     """Beta parameters of one arm: its mean rate at the number of attempts that has the same variance."""
     rate = float(rates.mean())
-    effective = len(rates) / float((1 / attempts).mean())
+    effective = min(len(rates) / float((1 / attempts).mean()), _MOST_ATTEMPTS)
     # Rounded so that equal pooled counts share a cache entry however their tasks were ordered.
     return round(0.5 + rate * effective, 9), round(0.5 + (1 - rate) * effective, 9)
 
@@ -120,7 +121,8 @@ def _beta_difference_bounds(a: float, b: float, c: float, d: float, level: float
         low, high = _beta_difference_bounds(c, d, a, b, level)
         return -high, -low
     tail = max((1 - level) / 2, _SMALLEST_TAIL)
-    return _quantile(tail, a, b, c, d), _quantile(1 - tail, a, b, c, d)
+    # The upper tail is the lower one of the mirror image: near 1 a probability has no digits left.
+    return _quantile(tail, a, b, c, d), -_quantile(tail, b, a, d, c)
 
 
 def _variance(a: float, b: float) -> float:
@@ -128,24 +130,27 @@ def _variance(a: float, b: float) -> float:
 
 
 def _quantile(probability: float, a: float, b: float, c: float, d: float) -> float:
-    """Root of the CDF of X - Y: false position (Illinois variant) with a bisection every third step."""
+    """Root of the CDF of X - Y: secant steps on the probit scale, where it is nearly straight, kept in a bracket."""
+    from scipy.special import ndtri
+
+    target = float(ndtri(probability))
     low, high = -1.0, 1.0
-    at_low, at_high = -probability, 1 - probability
-    side = 0
-    middle = 0.0
-    for step in range(200):
-        middle = (low * at_high - high * at_low) / (at_high - at_low)
-        if step % 3 == 2 or not low < middle < high:
-            middle = (low + high) / 2  # false position alone crawls where the CDF is flat
-        value = _difference_cdf(middle, a, b, c, d) - probability
-        if abs(value) < 1e-13 or high - low < 1e-11:
+    spread = math.sqrt(_variance(a, b) + _variance(c, d))
+    guess = a / (a + b) - c / (c + d) + target * spread
+    middle = guess if low < guess < high else 0.0
+    last = last_error = math.nan
+    for _ in range(100):
+        below = min(max(_difference_cdf(middle, a, b, c, d), 1e-300), 1 - 1e-15)
+        error = float(ndtri(below)) - target
+        low, high = (low, middle) if error > 0 else (middle, high)
+        slope = (error - last_error) / (middle - last) if middle != last else math.nan
+        if math.isnan(slope):
+            slope = 1 / spread
+        last, last_error = middle, error
+        step = middle - error / slope if slope > 0 else math.nan
+        middle = step if low < step < high else (low + high) / 2
+        if abs(middle - last) < 1e-12 or high - low < 1e-12:
             break
-        if value > 0:
-            high, at_high = middle, value
-            at_low, side = (at_low / 2 if side > 0 else at_low), 1
-        else:
-            low, at_low = middle, value
-            at_high, side = (at_high / 2 if side < 0 else at_high), -1
     return middle
 
 
@@ -155,7 +160,7 @@ def _difference_cdf(difference: float, a: float, b: float, c: float, d: float) -
 
     floor, ceiling = _support(c, d)
     low, high = max(floor, -difference), min(ceiling, 1 - difference)
-    above = 1 - float(betainc(c, d, 1 - difference)) if difference > 0 else 0.0
+    above = float(betainc(d, c, difference)) if difference > 0 else 0.0
     if high <= low:
         return above
     y = low + (high - low) * _SIN_SQUARED

@@ -80,13 +80,20 @@ def _hits(sums: Floats, observed: float, tolerance: float) -> tuple[int, int]:
 
 def _drawn_hits(signed: Floats, observed: float, tolerance: float, draws: int, seed: int) -> tuple[int, int]:
     rng = np.random.default_rng(seed)
-    rows = max(1, _SIGNS_AT_A_TIME // signed.size)
+    sizes, counts = np.unique(np.round(np.abs(signed), 12), return_counts=True)
+    few = sizes.size * 16 <= signed.size
+    columns = sizes.size if few else signed.size
+    rows = max(1, _SIGNS_AT_A_TIME // columns)
     above = beyond = 0
     for start in range(0, draws, rows):
         wanted = min(rows, draws - start)
-        packed = np.frombuffer(rng.bytes((wanted * signed.size + 7) // 8), dtype=np.uint8)
-        bits = np.unpackbits(packed, count=wanted * signed.size).reshape(wanted, signed.size)
-        more = _hits(2 * (bits @ signed) - observed, observed, tolerance)
+        if few:  # differences of one size flip together, as a binomial number of plus signs
+            sums = (2.0 * rng.binomial(counts, 0.5, (wanted, columns)) - counts) @ sizes
+        else:
+            packed = np.frombuffer(rng.bytes((wanted * columns + 7) // 8), dtype=np.uint8)
+            bits = np.unpackbits(packed, count=wanted * columns).reshape(wanted, columns)
+            sums = 2.0 * (bits @ signed) - observed
+        more = _hits(sums, observed, tolerance)
         above, beyond = above + more[0], beyond + more[1]
     return above, beyond
 

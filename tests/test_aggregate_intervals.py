@@ -71,6 +71,15 @@ def test_a_hundred_thousand_attempts_give_the_normal_interval():
     assert found.high == pytest.approx(0.002 + 1.959964 * math.sqrt(0.5 / 1e5), abs=1e-6)
 
 
+@pytest.mark.parametrize("count", [10**4, 10**6, 10**9, 10**12])
+@pytest.mark.parametrize("level", [0.95, 1 - 1e-8])
+def test_huge_counts_and_extreme_levels_keep_their_digits(count, level):
+    # Given rates of 0.3 and 0.5, where the difference of so many attempts is normal
+    found = fixed_suite_interval([0.3 * count], [count], [0.5 * count], [count], level)
+    reach = stats.norm.isf((1 - level) / 2) * math.sqrt((0.21 + 0.25) / min(count, 1e9))
+    assert (found.low, found.high) == pytest.approx((-0.2 - reach, -0.2 + reach), abs=0.02 * reach)
+
+
 def test_an_interval_may_be_as_lopsided_as_its_arms():
     # 100,000 candidate attempts are as good as certain: what is left is the baseline's Beta(2.5, 3.5).
     found = fixed_suite_interval([50_000], [100_000], [2], [5])
@@ -183,6 +192,7 @@ def test_the_interval_of_a_fresh_simulation_holds_the_truth_about_as_often_as_it
         (([0, 0], [1, 1], [0, 3], [1, 2]), r"baseline_passes\[1\]: 3 is more"),
         (([0], [-1], [0], [1]), r"candidate_attempts\[0\]: -1 is not a count"),
         (([0], [math.inf], [0], [1]), r"candidate_attempts\[0\]: inf is not a count"),
+        (([0], [1e300], [0], [1]), r"candidate_attempts\[0\]: 1e\+300 is not a count"),
         (([0, 1], [1, 1], [0], [1]), r"lengths are"),
         ((["x"], [1], [0], [1]), r"^candidate_passes: "),
         (([[0]], [1], [0], [1]), r"^candidate_passes: a list of numbers"),

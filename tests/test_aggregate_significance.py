@@ -74,6 +74,14 @@ def test_seventeen_differences_are_counted_and_eighteen_are_drawn_and_both_agree
     assert drawn.two_sided == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
 
 
+def test_many_equal_differences_are_drawn_together_and_agree_with_the_binomial_sign_test():
+    # Given 55 tasks that improved and 30 that worsened by the same amount
+    drawn = sign_flip_test([0.2] * 55 + [-0.2] * 30)
+    exact = stats.binomtest(55, 85).pvalue
+    assert drawn.two_sided == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
+    assert drawn.greater == pytest.approx(exact / 2, abs=4 * math.sqrt(exact / 40_000))
+
+
 def test_drawn_p_values_are_never_zero_and_can_be_repeated():
     values = [0.5] * 40
     assert sign_flip_test(values).two_sided == 1 / 20_001
