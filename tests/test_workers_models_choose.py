@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from workers.messages import CommandSpec, ModelSettings
-from workers.models.choose import UnknownModel, is_agent, is_simulated, model_for, parse
+from workers.models.choose import UnknownModel, is_agent, is_simulated, model_for, mounts_skills, parse
 
 NO_SETTINGS = ModelSettings()
 
@@ -79,6 +79,14 @@ def test_only_programs_with_a_workspace_are_agents() -> None:
     assert is_agent("command:codex", settings)
     assert not is_agent("command:upper", settings)
     assert not is_agent("anthropic:some-model", settings)
+
+
+def test_a_skill_can_be_mounted_where_the_program_has_a_place_for_it() -> None:
+    settings = ModelSettings(commands={"bare": CommandSpec(argv=("it",))})
+    assert mounts_skills("claude-code", settings)
+    assert mounts_skills("command:gemini", settings)
+    assert not mounts_skills("command:bare", settings)
+    assert not mounts_skills("openai:some-model", settings)
 
 
 def test_mock_and_sim_are_simulated_and_recordings_are_not() -> None:

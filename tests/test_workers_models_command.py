@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,32 @@ async def test_a_program_is_done_when_it_ends_though_its_child_holds_the_output(
     said = await said_by(FAMILY + "print('done')", request)
     assert said.text == "done\n"
     assert await gone(written_pids(tmp_path)[1])
+
+
+WORKER = """
+import asyncio, pathlib, sys
+from workers.models.process import clean_environment, run
+folder = pathlib.Path(sys.argv[1])
+script = "import os, time; open('pids', 'w').write(f'{os.getpid()} 0'); time.sleep(600)"
+argv = [sys.executable, "-c", script]
+asyncio.run(run(argv, stdin=b"", cwd=folder, environment=clean_environment(folder)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+async def test_a_program_dies_with_its_worker(tmp_path: Path) -> None:
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path))
+    while len(written_pids(tmp_path)) < 2:  # noqa: ASYNC110 # another process writes them
+        await asyncio.sleep(0.01)
+    worker.kill()
+    await worker.wait()
+    assert await gone(written_pids(tmp_path)[0])
+
+
+def test_a_program_can_be_run_from_a_loop_in_any_thread() -> None:
+    with ThreadPoolExecutor() as threads:
+        said = threads.submit(asyncio.run, said_by("print('hi')", Request("", sandbox="off"))).result()
+    assert said.text == "hi\n"
 
 
 @pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")

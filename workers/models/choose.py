@@ -97,6 +97,16 @@ def is_agent(spec: str, settings: ModelSettings) -> bool:
     return parsed.kind == "claude-code"
 
 
+def mounts_skills(spec: str, settings: ModelSettings) -> bool:
+    """Whether the model can be given a skill's folder; the others get its text in front of the prompt."""
+    parsed = parse(spec)
+    if parsed.kind == "command":
+        from workers.models.command import declared, mounts
+
+        return mounts(declared(parsed.name, settings))
+    return parsed.kind == "claude-code"
+
+
 def is_simulated(spec: str) -> bool:
     """Whether no real model answers, so that the numbers say nothing about a skill."""
     return parse(spec).kind in ("mock", "sim")

@@ -44,10 +44,8 @@ def priced(completion: Completion, spec: str, settings: ModelSettings) -> Comple
     prices = unit_prices(spec, settings)
     if prices is None or completion.input_tokens is None or completion.output_tokens is None:
         return completion
-    if prices.source == "config":
-        amount = _config_cost(completion, prices.price)
-    else:
-        amount = _table_cost(completion, spec)
+    ours = prices.source == "config"
+    amount = _config_cost(completion, prices.price) if ours else _table_cost(completion, spec)
     return completion.model_copy(
         update={
             "cost_usd": amount,
