@@ -1,4 +1,4 @@
-"""The `uplift` command: reads flags, calls what does the work, prints. Heavy imports wait for the command they serve."""
+"""The `uplift` command: read flags, call what does the work, print. Heavy imports wait for their command."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
     from producer.ranking import InvalidRanking
     from producer.skills import InvalidSkill
     from producer.suite import InvalidSuite, UnknownSelection
-    from producer.watch import RunLost
+    from producer.watch import Interrupted, RunLost
     from workers.bundles import BundleError
     from workers.models import ModelError
     from workers.models.choose import UnknownModel
@@ -40,6 +40,8 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
         ),
         *(InvalidBroker, BundleError, Unwritable, UnknownRun, RecordsError, ModelError, UnusableCache),
     )
+    if isinstance(problem, Interrupted):
+        return str(problem), INTERRUPTED
     if isinstance(problem, usage):
         return str(problem), USAGE
     if isinstance(problem, redis.AuthenticationError):

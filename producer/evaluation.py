@@ -42,7 +42,7 @@ def evaluate(plan: Plan, where: Surroundings) -> list[dict[str, Any]]:
     with session.for_new_run(where.places, plan.run_id, where.broker, in_flight=where.in_flight) as opened:
         begin(plan, reuse, opened, where.display.say)
         written = follow(plan.run_id, opened, where)
-    forget_private_server(where.places, plan.run_id)
+    forget_private_server(where.places, plan.run_id, written)
     return written
 
 
@@ -93,10 +93,10 @@ def skipped(plan: Plan, places: Places) -> list[dict[str, Any]]:
     return [write(one, notes, places, several=len(made) > 1) for one in made]
 
 
-def forget_private_server(places: Places, run_id: str) -> None:
-    """Remove a private server's data once its run is at home."""
+def forget_private_server(places: Places, run_id: str, written: list[dict[str, Any]]) -> None:
+    """Remove a private server's data once its run is at home; a cancelled run keeps it, to be resumed."""
     folder = places.embedded(run_id)
-    if folder.is_dir():
+    if folder.is_dir() and all(artifact["status"] == "finished" for artifact in written):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from producer import evaluation, session
+from producer import evaluation, local, session
 from producer.collect import collect
 from producer.evaluation import Surroundings
 from producer.names import check_run_id
 from producer.places import Places
 from producer.results import report_and_exit
-from producer.session import Session
 from producer.submit import go_on
 from producer.watch import Interrupted, Watch
 from workers.store import UnknownRun
 
 
 class _Home(Exception):
-    """The run's artifact has appeared in the state root: its owner has finished it."""
+    """The run's private server is gone: its owner has finished it, or died."""
 
 
 def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
-    if made := finished(where.places, check_run_id(run_id)):
-        _report(made, where, quiet=quiet, as_json=as_json)
+    check_run_id(run_id)
+    private = where.places.embedded(run_id)
 
     def check() -> None:
-        if finished(where.places, run_id):
+        if where.broker is None and local.address(private) is None:
             raise _Home
 
     try:
-        with _following(run_id, where) as opened:
+        if where.broker is None:
+            check()
+        with session.for_known_run(where.places, run_id, where.broker) as opened:
             follower = Watch(
                 opened.server, run_id, show=where.display.show, say=where.display.say, check=check
             )
@@ -45,17 +42,21 @@ def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> No
             made = collect(opened.server.store, run_id, made, where.places)
     except _Home:
         made = finished(where.places, run_id)
-    except Interrupted:
-        typer.echo(f"uplift: the run is paused; go on with: uplift resume {run_id}", err=True)
-        raise typer.Exit(130) from None
+        if not made and private.is_dir():
+            raise Interrupted(run_id) from None
+        if not made:
+            raise UnknownRun(
+                f"no run {run_id!r} under {where.places.root}; `uplift runs` lists them"
+            ) from None
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
 def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Stop new attempts for good and wait for the artifact that says so."""
-    if finished(where.places, check_run_id(run_id)):
+    check_run_id(run_id)
+    if where.broker is None and finished(where.places, run_id):
         raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel")
-    with _following(run_id, where) as opened:
+    with session.for_known_run(where.places, run_id, where.broker) as opened:
         store = opened.server.store
         store.manifest(run_id)
         store.halt(run_id, "cancelled")
@@ -65,8 +66,6 @@ def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> N
         with where.display:
             made = follower.follow()
         made = collect(store, run_id, made, where.places)
-    if opened.local is not None:
-        evaluation.forget_private_server(where.places, run_id)
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
@@ -74,17 +73,14 @@ def resume(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> N
     """Publish what has no final record and follow the run to its end."""
     check_run_id(run_id)
     where.places.check_writable()
-    try:
-        with _following(run_id, where, worker=True) as opened:
-            opened.server.store.manifest(run_id)
-            left = go_on(opened.server, run_id)
-            where.display.say(f"{left} attempts left to run")
-            made = evaluation.follow(run_id, opened, where)
-    except Interrupted:
-        typer.echo(f"uplift: stopped; go on with: uplift resume {run_id}", err=True)
-        raise typer.Exit(130) from None
-    if opened.local is not None:
-        evaluation.forget_private_server(where.places, run_id)
+    with session.for_known_run(
+        where.places, run_id, where.broker, worker=True, in_flight=where.in_flight
+    ) as opened:
+        opened.server.store.manifest(run_id)
+        left = go_on(opened.server, run_id)
+        where.display.say(f"{left} attempts left to run")
+        made = evaluation.follow(run_id, opened, where)
+    evaluation.forget_private_server(where.places, run_id, made)
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
@@ -102,14 +98,6 @@ def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
         if artifact.get("run_id") == run_id:
             found.append(artifact)
     return found
-
-
-@contextmanager
-def _following(run_id: str, where: Surroundings, *, worker: bool = False) -> Iterator[Session]:
-    with session.for_known_run(
-        where.places, run_id, where.broker, worker=worker, in_flight=where.in_flight
-    ) as opened:
-        yield opened
 
 
 def _report(made: list[dict[str, Any]], where: Surroundings, *, quiet: bool, as_json: bool) -> None:

@@ -27,7 +27,10 @@ class RunLost(Exception):
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop; the run can be resumed."""
+    """Somebody asked to stop, here or elsewhere; the run can be resumed."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"stopped; go on with: uplift resume {run_id}")
 
 
 @dataclass(frozen=True)
@@ -139,13 +142,13 @@ class Watch:
         if state.halt != "paused" and not state.sealed:
             self.server.store.halt(self.run_id, "paused")
         if not progress.in_flight or state.sealed:
-            raise Interrupted
+            raise Interrupted(self.run_id)
 
     def _mend(self, manifest: Manifest, state: State, progress: Progress) -> None:
         """Finish a run whose callback got lost, and publish again what no queue and no worker has."""
         quiet = self.clock() - self._moved
         if state.halt == "paused":
-            raise Interrupted
+            raise Interrupted(self.run_id)
         done = state.halt or progress.recorded == self._grid.attempts
         if done and not progress.in_flight and quiet > self.finish_seconds and not self._queued(manifest):
             self._moved = self.clock()

@@ -174,7 +174,6 @@ def _run(
     from producer.places import Places
     from producer.results import report_and_exit
     from producer.session import broker_url, for_new_run
-    from producer.watch import Interrupted
 
     places = Places(plan.options.state_root)
     url = broker_url(broker, insecure=insecure)
@@ -190,11 +189,7 @@ def _run(
         typer.echo(plan.run_id)
         typer.echo(f"uplift: follow it with: uplift watch {plan.run_id}", err=True)
         return
-    try:
-        artifacts = evaluation.evaluate(plan, where)
-    except Interrupted:
-        typer.echo(f"uplift: stopped; go on with: uplift resume {plan.run_id}", err=True)
-        raise typer.Exit(130) from None
+    artifacts = evaluation.evaluate(plan, where)
     report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)
 
 

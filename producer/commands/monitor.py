@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from typing import Annotated
 
@@ -13,14 +12,15 @@ from producer.commands.flags import Broker, Insecure
 
 def monitor(
     broker: Broker = None,
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5555,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 5555,
     user: Annotated[str, typer.Option("--user", help="Name to log in with.")] = "uplift",
     password: Annotated[
         str | None,
         typer.Option(
             "--password",
             envvar="UPLIFT_MONITOR_PASSWORD",
-            help="Password to log in with; made up and printed when not given.",
+            help="Password to log in with; made up and printed when not given. Other users of this machine see "
+            "what is on the command line, so prefer the variable.",
         ),
     ] = None,
     address: Annotated[
@@ -31,10 +31,10 @@ def monitor(
     ] = "127.0.0.1",
     insecure: Insecure = False,
 ) -> None:
-    """Start Flower for a broker, on loopback and behind a password.
+    """Start Flower for a broker, on loopback, read-only and behind a password.
 
     It shows workers, batches and rates. Batches are named by run and tasks; no prompt, skill or output is shown,
-    because none travels in messages.
+    because none travels in messages. Prometheus can read /metrics with the same name and password.
 
     Example: uplift monitor --broker redis://127.0.0.1:6379/0
     """
@@ -50,14 +50,20 @@ def monitor(
         raise typer.BadParameter(
             "Flower is not installed; install the `monitor` extra: pip install '.[monitor]'"
         )
-    if password is None:
-        password = secrets.token_urlsafe(12)
-        typer.echo(f"uplift: log in as {user} with password {password}", err=True)
-    open_server(url)
-    os.environ["UPLIFT_BROKER"] = url
-    # Flower reads its password from the environment, so that it does not show in the list of processes.
-    os.environ["FLOWER_BASIC_AUTH"] = f"{user}:{password}"
-    typer.echo(f"uplift: Flower listens on http://{address}:{port}; Ctrl-C stops it", err=True)
-    from workers.app import worker_app
+    from producer.monitoring import CannotListen, InvalidLogin, Login, Monitor, is_loopback
 
-    worker_app().start(["--quiet", "flower", f"--address={address}", f"--port={port}"])
+    made_up = secrets.token_urlsafe(12) if password is None else None
+    try:
+        login = Login(user, made_up or password or "")
+        serving = Monitor(open_server(url).app, login, address=address, port=port)
+    except InvalidLogin as problem:
+        raise typer.BadParameter(str(problem)) from None
+    except CannotListen as problem:
+        typer.echo(f"uplift: {problem}", err=True)
+        raise typer.Exit(3) from None
+    if made_up is not None:
+        typer.echo(f"uplift: log in as {user} with password {made_up}", err=True)
+    if not is_loopback(address):
+        typer.echo("uplift: passwords cross the network readably; put a proxy with TLS in front", err=True)
+    typer.echo(f"uplift: Flower listens on http://{address}:{port}; Ctrl-C stops it", err=True)
+    serving.run()

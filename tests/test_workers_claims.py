@@ -1,0 +1,191 @@
+"""Claiming and storing: one attempt, one record, whoever comes, as often as they come."""
+
+import asyncio
+import time
+
+import pytest
+import redis.asyncio
+
+from workers.claims import Claim, Finished, RunClaims, Wanted, lease
+from workers.store import Keys
+
+RUN = "run-1"
+
+
+@pytest.fixture
+def state(client):
+    """A run that exists and is going on."""
+    client.hset(Keys(RUN).state, mapping={"generation": 1, "halt": "", "sealed": 0, "created": "0.0"})
+    return client
+
+
+@pytest.fixture
+async def workers(valkey, state):
+    """Make claims for a named worker."""
+    clients = []
+
+    def make(owner="w1", *, lease_seconds=30.0, units=0):
+        clients.append(redis.asyncio.Redis.from_url(valkey))
+        return RunClaims(clients[-1], RUN, owner, lease_seconds=lease_seconds, units=units)
+
+    yield make
+    for made in clients:
+        await made.aclose()
+
+
+def finished(index, claim, outcome="passed", *, cost=0.5, round=1, payload=None):
+    token = claim.token if isinstance(claim, Claim) else claim
+    return Finished(index, token, round, outcome, cost, 0, payload or f"{outcome} {token}".encode())
+
+
+def expire(client, index):
+    client.zadd(Keys(RUN).claims, {str(index): time.time() * 1000 - 1})
+
+
+async def test_an_attempt_is_claimed_once_and_stored_once(workers, state):
+    mine, other = workers("w1"), workers("w2")
+    claim = await mine.claim(Wanted(0, 1))
+    assert (claim.code, claim.deliveries, claim.errors) == ("go", 1, 0)
+    held = await other.claim(Wanted(0, 1))
+    assert held.code == "held"
+    assert 25 < held.wait_seconds <= 30
+    assert await mine.store(finished(0, claim)) == "stored"
+    assert (await other.claim(Wanted(0, 1))).code == "final"
+    assert state.hgetall(Keys(RUN).counts) == {b"0 passed": b"1"}
+    assert float(state.hget(Keys(RUN).state, "spent")) == 0.5
+    assert not state.zcard(Keys(RUN).claims)
+
+
+async def test_many_claims_travel_together_and_each_is_answered(workers, state):
+    mine = workers()
+    claims = await asyncio.gather(*(mine.claim(Wanted(index, 1)) for index in range(450)))
+    assert [claim.code for claim in claims] == ["go"] * 450
+    assert len({claim.token for claim in claims}) == 450
+    stored = await asyncio.gather(*(mine.store(finished(i, c)) for i, c in enumerate(claims)))
+    assert stored == ["stored"] * 450
+    assert state.hlen(Keys(RUN).records) == 450
+
+
+async def test_a_second_delivery_to_the_same_process_waits(workers):
+    mine = workers()
+    first, second = await asyncio.gather(mine.claim(Wanted(0, 1)), mine.claim(Wanted(0, 1)))
+    assert {first.code, second.code} == {"go", "held"}
+
+
+async def test_a_worker_whose_answer_was_lost_gets_the_same_claim_again(workers):
+    claim = await workers("w1").claim(Wanted(0, 1))
+    again = await workers("w1").claim(Wanted(0, 1))
+    assert again == claim
+
+
+@pytest.mark.parametrize("halt", ["paused", "cancelled", "over_budget", "decided"])
+async def test_nothing_starts_in_a_halted_run(workers, state, halt):
+    state.hset(Keys(RUN).state, "halt", halt)
+    assert (await workers().claim(Wanted(0, 1))).code == "halted"
+
+
+async def test_nothing_starts_in_a_sealed_or_deleted_run(workers, state):
+    state.hset(Keys(RUN).state, "sealed", 1)
+    assert (await workers().claim(Wanted(0, 1))).code == "halted"
+    state.delete(Keys(RUN).state)
+    assert (await workers().claim(Wanted(0, 1))).code == "halted"
+
+
+async def test_the_first_record_counts_and_what_a_second_cost_is_waste(workers, state):
+    slow, fast = workers("slow"), workers("fast")
+    lost = await slow.claim(Wanted(0, 1))
+    expire(state, 0)
+    claim = await fast.claim(Wanted(0, 1))
+    assert claim.deliveries == 2
+    assert await slow.store(finished(0, lost, cost=0.25)) == "stored"
+    assert await fast.store(finished(0, claim, cost=0.5)) == "duplicate"
+    facts = state.hgetall(Keys(RUN).state)
+    assert float(facts[b"spent"]) == 0.75
+    assert (float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (0.5, b"1")
+    assert state.hgetall(Keys(RUN).counts) == {b"0 passed": b"1"}
+
+
+async def test_a_record_sent_twice_because_the_answer_was_lost_counts_once(workers, state):
+    mine = workers()
+    record = finished(0, await mine.claim(Wanted(0, 1)))
+    assert [await mine.store(record), await mine.store(record)] == ["stored", "stored"]
+    assert float(state.hget(Keys(RUN).state, "spent")) == 0.5
+    assert state.hget(Keys(RUN).state, "wasted") is None
+
+
+async def test_a_record_that_comes_after_sealing_is_late(workers, state):
+    mine = workers()
+    claim = await mine.claim(Wanted(0, 1))
+    state.hset(Keys(RUN).state, "sealed", 1)
+    assert await mine.store(finished(0, claim)) == "late"
+    assert not state.hlen(Keys(RUN).records)
+    assert float(state.hget(Keys(RUN).state, "wasted")) == 0.5
+
+
+async def test_an_error_is_final_in_its_round_and_open_in_the_next(workers, state):
+    mine = workers()
+    claim = await mine.claim(Wanted(0, 1))
+    assert await mine.store(finished(0, claim, "error", cost=0.25)) == "stored"
+    assert (await mine.claim(Wanted(0, 1))).code == "final"
+    again = await mine.claim(Wanted(0, 2))
+    assert (again.code, again.errors, again.deliveries) == ("go", 1, 2)
+    assert await mine.store(finished(0, again, "passed", round=2)) == "replaced"
+    assert state.hgetall(Keys(RUN).counts) == {b"0 error": b"0", b"0 passed": b"1"}
+    assert float(state.hget(Keys(RUN).state, "wasted")) == 0.25
+    assert (await mine.claim(Wanted(0, 3))).code == "final"
+
+
+async def test_an_older_error_never_replaces_a_newer_one(workers, state):
+    first, second = workers("w1"), workers("w2")
+    old = await first.claim(Wanted(0, 1))
+    expire(state, 0)
+    new = await second.claim(Wanted(0, 1))
+    assert await second.store(finished(0, new, "error")) == "stored"
+    assert await first.store(finished(0, old, "error")) == "duplicate"
+
+
+async def test_two_deaths_lead_to_quarantine_and_a_third_there_to_poison(workers, state):
+    for owner in ("w1", "w2"):
+        assert (await workers(owner).claim(Wanted(0, 1))).code == "go"
+        expire(state, 0)
+    assert (await workers("w3").claim(Wanted(0, 1))).code == "quarantine"
+    assert (await workers("w3").claim(Wanted(0, 1, quarantine=True))).code == "go"
+    expire(state, 0)
+    assert (await workers("w4").claim(Wanted(0, 1, quarantine=True))).code == "poison"
+
+
+async def test_no_attempt_starts_past_the_budget_and_the_run_is_halted(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    mine = workers()
+    first = await mine.claim(Wanted(0, 1, estimate=0.6))
+    assert first.code == "go"
+    assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "budget"
+    assert state.hget(Keys(RUN).state, "halt") == b"over_budget"
+
+
+async def test_an_ended_attempt_frees_what_it_had_reserved(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    mine = workers()
+    first = await mine.claim(Wanted(0, 1, estimate=0.6))
+    await mine.store(finished(0, first, cost=0.1))
+    assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "go"
+    assert float(state.hget(Keys(RUN).state, "reserved")) == pytest.approx(0.6)
+
+
+async def test_a_unit_that_passed_needs_no_further_attempt_when_passes_stop_it(workers):
+    mine = workers(units=10)
+    await mine.store(finished(3, await mine.claim(Wanted(3, 1))))
+    assert (await mine.claim(Wanted(13, 1))).code == "decided"
+    assert (await mine.claim(Wanted(14, 1))).code == "go"
+
+
+async def test_a_lease_keeps_a_claim_and_dropping_it_frees_the_attempt_at_once(workers, state, client):
+    mine, other = workers("w1"), workers("w2")
+    claim = await mine.claim(Wanted(0, 1))
+    state.zadd(Keys(RUN).claims, {"0": time.time() * 1000 + 500})
+    assert lease(client, RUN, {0: claim.token}, 30) == 1
+    assert (await other.claim(Wanted(0, 1))).wait_seconds > 20
+    assert lease(client, RUN, {0: claim.token}, 0) == 1
+    freed = await other.claim(Wanted(0, 1))
+    assert (freed.code, freed.deliveries) == ("go", 1)
+    assert lease(client, RUN, {0: claim.token}, 30) == 0

@@ -1,0 +1,53 @@
+"""Which servers may be used, and how their addresses are shown."""
+
+import pytest
+
+from workers.settings import InvalidBroker, celery_url, checked_broker, from_environment, redacted
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:6379/0",
+        "redis://localhost",
+        "redis://[::1]:6379",
+        "redis://:secret@queue.internal:6379/0",
+        "rediss://queue.internal:6380",
+        "unix:///tmp/s.sock",
+    ],
+)
+def test_servers_that_may_be_used(url):
+    assert checked_broker(url) == url
+
+
+def test_a_server_on_another_machine_needs_a_password_or_tls():
+    with pytest.raises(InvalidBroker, match="without password or TLS"):
+        checked_broker("redis://queue.internal:6379/0")
+    assert checked_broker("redis://queue.internal:6379/0", insecure=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "queue:6379", "amqp://x", "redis://", "unix://", "redis://h:99999", "memory://"]
+)
+def test_addresses_that_name_no_server_are_refused(url):
+    with pytest.raises(InvalidBroker):
+        checked_broker(url)
+
+
+def test_a_password_is_never_shown():
+    assert redacted("redis://:s3cret@host:1/0") == "redis://:***@host:1/0"
+    assert redacted("redis://user:s3cret@host") == "redis://user:***@host"
+    with pytest.raises(InvalidBroker) as refused:
+        checked_broker("amqp://u:s3cret@host")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_celery_gets_sockets_in_its_own_spelling():
+    assert celery_url("unix:///tmp/a.sock") == "redis+socket:///tmp/a.sock"
+    assert celery_url("rediss://h/1") == "rediss://h/1"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_worker_refuses_a_number_that_is_none(value):
+    with pytest.raises(ValueError, match="UPLIFT_IN_FLIGHT"):
+        from_environment({"UPLIFT_IN_FLIGHT": value})
