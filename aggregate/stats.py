@@ -76,15 +76,19 @@ __all__ = [
     "unseen_bound",
 ]
 
+_EXACT_COUNTS = 10_000
+
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that at least one of k attempts passes, from c passes in n: 1 - C(n-c, k) / C(n, k).
 
     Unbiased (Chen et al., arXiv:2107.03374, 2021); NaN when k > n, for fewer attempts cannot tell.
     """
-    _check_counts(n, c, k)
+    n, c, k = _counts(n, c, k)
     if k > n:
         return math.nan
+    if n > _EXACT_COUNTS:
+        return -math.expm1(_log_share(n - c, n, k))
     return (comb(n, k) - comb(n - c, k)) / comb(n, k)
 
 
@@ -93,17 +97,30 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
     Unbiased (Yao et al., tau-bench, arXiv:2406.12045, 2024); NaN when k > n.
     """
-    _check_counts(n, c, k)
+    n, c, k = _counts(n, c, k)
     if k > n:
         return math.nan
+    if n > _EXACT_COUNTS:
+        return math.exp(_log_share(c, n, k))
     return comb(c, k) / comb(n, k)
 
 
-def _check_counts(n: int, c: int, k: int) -> None:
+def _log_share(some: int, n: int, k: int) -> float:
+    """Logarithm of C(some, k) / C(n, k); whole numbers of that many digits would take for ever."""
+    if some < k:
+        return -math.inf
+    return math.lgamma(some + 1) - math.lgamma(some - k + 1) - math.lgamma(n + 1) + math.lgamma(n - k + 1)
+
+
+def _counts(n: float, c: float, k: float) -> tuple[int, int, int]:
+    for name, value in (("n", n), ("c", c), ("k", k)):
+        if not math.isfinite(value) or value != int(value):
+            raise ValueError(f"{name}: {value} is not a count")
     if not 0 <= c <= n:
         raise ValueError(f"c: {c} passes of n = {n} attempts")
     if k < 1:
         raise ValueError(f"k: {k} attempts; at least 1 is needed")
+    return int(n), int(c), int(k)
 
 
 def task_pass_rate(passes: Numbers, attempts: Numbers) -> float:

@@ -71,13 +71,21 @@ def test_pass_at_k_keeps_its_digits_for_thousands_of_attempts():
     assert pass_at_k(10_000, 1, 1) == 1e-4
     assert pass_at_k(10_000, 1, 5_000) == 0.5
     assert pass_hat_k(10_000, 9_999, 5_000) == 0.5
+    # Beyond that logarithms serve: one pass in a million is among any half of them with a chance of a half
+    assert pass_at_k(10**6, 1, 500_000) == pytest.approx(0.5)
+    assert pass_hat_k(10**6, 999_999, 500_000) == pytest.approx(0.5)
+    assert pass_at_k(10**9, 5 * 10**8, 3) == pytest.approx(1 - 0.5**3)
+    assert (pass_at_k(10**9, 0, 7), pass_at_k(10**9, 10**9, 7), pass_hat_k(10**9, 3, 7)) == (0, 1, 0)
 
 
-@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (-1, 0, 1), (3, 1, 0)])
+@pytest.mark.parametrize(
+    ("n", "c", "k"),
+    [(3, 4, 1), (3, -1, 1), (-1, 0, 1), (3, 1, 0), (3, 1.5, 1), (math.nan, 1, 1), (3, 1, math.inf)],
+)
 def test_counts_that_cannot_be_are_refused_with_their_name(n, c, k):
-    with pytest.raises(ValueError, match=r"^[ck]: "):
+    with pytest.raises(ValueError, match=r"^[nck]: "):
         pass_at_k(n, c, k)
-    with pytest.raises(ValueError, match=r"^[ck]: "):
+    with pytest.raises(ValueError, match=r"^[nck]: "):
         pass_hat_k(n, c, k)
 
 
