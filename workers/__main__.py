@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
@@ -27,7 +28,9 @@ def main(*options: str, log_level: str = "warning") -> None:
         timer.daemon = True
         timer.start()
 
-    arguments = ["--pool", "threads", "--without-gossip", "--without-mingle", "-E", "--loglevel", log_level]
+    # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
+    arguments = ["--hostname", f"uplift-{os.getpid()}@%h", "--pool", "threads", "--loglevel", log_level]
+    arguments += ["--without-gossip", "--without-mingle", "-E"]
     try:
         worker_app().worker_main(["--quiet", "worker", *arguments, *options])
     finally:

@@ -103,8 +103,10 @@ def redacted(url: str) -> str:
 
 
 def celery_url(url: str) -> str:
-    """Celery spells unix sockets in its own way; everything else is the same."""
+    """Celery spells unix sockets in its own way, and wants to be told what TLS clients do anyway: verify."""
     parts = urlsplit(url)
+    if parts.scheme == "rediss" and "ssl_cert_reqs=" not in parts.query:
+        return parts._replace(query="&".join(filter(None, [parts.query, "ssl_cert_reqs=required"]))).geturl()
     if parts.scheme != "unix":
         return url
     path = quote(unquote(parts.path), safe="/")
