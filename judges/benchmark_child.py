@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +198,11 @@ def _tested(test: Callable[[], object]) -> dict[str, str]:
 
 
 def _why(broken: BaseException) -> str:
-    return f"{type(broken).__name__}: {broken}"[:MAX_WHY_CHARACTERS]
+    """Type and message of an exception; a bare assertion is told by its line."""
+    message = str(broken)
+    if not message and (frames := traceback.extract_tb(broken.__traceback__)):
+        message = frames[-1].line or ""
+    return f"{type(broken).__name__}: {message}"[:MAX_WHY_CHARACTERS]
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ ROUNDS = 25
 MAX_ROUNDS = 100
 # Between a clear failure and a clear pass: equal code that was unlucky must get another chance.
 CLOSE = (0.85, 0.97)
+# Code that takes many times as long also takes many times as long to measure.
+HOPELESS_ROUNDS = 7
+HOPELESS = 0.5
 BATCH_SECONDS = 0.01
 MAX_NUMBER = 1_000_000
 # No new round starts after this share of the time; what is under way then has the rest to come to an end.
@@ -106,7 +109,7 @@ class Contest:
         self.samples = {name: {role: [] for role in self.versions} for name in numbers}
         order = list(self.versions)
         for round_number in range(MAX_ROUNDS):
-            if round_number >= ROUNDS and not self._close():
+            if self._clear_after(round_number):
                 return
             for name, number in numbers.items():
                 if round_number and time.monotonic() > self.soft_deadline:
@@ -116,11 +119,15 @@ class Contest:
                     seconds = self.versions[role].seconds(name, number)
                     self.samples[name][role].append(seconds / number)
 
-    def _close(self) -> bool:
-        """Whether the candidate is so near to failing that it takes more rounds to tell."""
+    def _clear_after(self, rounds: int) -> bool:
+        """Whether there were rounds enough to tell; it takes few for the hopeless and more for a close call."""
+        if rounds < HOPELESS_ROUNDS:
+            return False
         ratios = [math.log(one["original"] / one["candidate"]) for one in self.medians()]
-        low, high = CLOSE
-        return low <= math.exp(math.fsum(ratios) / len(ratios)) <= high
+        speedup = math.exp(math.fsum(ratios) / len(ratios))
+        if rounds < ROUNDS:
+            return speedup < HOPELESS
+        return not CLOSE[0] <= speedup <= CLOSE[1]
 
     def medians(self) -> list[Report]:
         return [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from judges import judge
 from judges.benchmark import code_of
 from judges.judgment import Completion, Judgment, Sandbox, Workspace
 from judges.spec import Benchmark
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SLEEPS = """
 import time
@@ -189,6 +192,12 @@ async def test_a_failing_test_fails_however_fast_the_code_is_and_its_medians_are
     assert "test_answer: AssertionError: not the answer" in judgment.details
     assert "test_is_a_number: ValueError" in judgment.details
     assert judgment.benchmarks[0].agent_median is not None
+
+
+async def test_a_bare_assertion_is_told_by_its_line(suite):
+    suite.write(bench=BENCHMARKS + "def test_answer():\n    assert solution.work() == 42\n")
+    judgment = await suite.judge("def work():\n    return 41\n")
+    assert "test_answer: AssertionError: assert solution.work() == 42" in judgment.details
 
 
 async def test_a_test_that_the_oracle_fails_too_is_not_held_against_the_output(suite):
@@ -384,3 +393,28 @@ def test_the_code_is_the_last_block_that_defines_something_or_the_last_or_all(te
 @given(st.text(alphabet="`~py \n\rdef", max_size=80))
 def test_any_text_has_a_code(text):
     assert code_of(text) in text
+
+
+# The examples
+
+
+def example_replies() -> list[Any]:
+    """Every benchmark task of the examples with the replies that a simulated model gives for it."""
+    cases = []
+    for suite in sorted(EXAMPLES.glob("*/suite.yaml")):
+        for task in yaml.safe_load(suite.read_text())["tasks"]:
+            if task["judge"]["type"] == "benchmark":
+                for passes, name in ((True, "pass"), (False, "fail")):
+                    given = (suite.parent, task["judge"], task["replies"][name], passes)
+                    cases.append(pytest.param(*given, id=f"{suite.parent.name}-{task['id']}-{name}"))
+    return cases
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("folder", "settings", "reply", "passes"), example_replies())
+async def test_an_example_reply_that_is_meant_to_pass_passes_and_one_that_is_meant_to_fail_fails(
+    folder, settings, reply, passes
+):
+    completion = Completion(text=(folder / reply).read_text())
+    judgment = await judge(Benchmark.model_validate(settings), completion, nobody, Workspace(folder))
+    assert judgment.passed is passes, judgment
