@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -68,27 +66,14 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
     """
     known = {task.id: task for task in tasks}
     collected = Collected()
-    with _no_cycle_search():
-        for record in records:
-            if is_known_arm(record.arm):
-                collected.bundles.append(_bundle(record, known))
-            else:
-                collected.unknown_arms[record.arm] += 1
+    for record in records:
+        if is_known_arm(record.arm):
+            collected.bundles.append(_bundle(record, known))
+        else:
+            collected.unknown_arms[record.arm] += 1
     collected.bundles.sort(key=attrgetter("key"))
     _drop_duplicates(collected)
     return collected
-
-
-@contextlib.contextmanager
-def _no_cycle_search() -> Iterator[None]:
-    """Rows form no cycles, and having the collector walk 100,000 of them again and again takes seconds."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _drop_duplicates(collected: Collected) -> None:
@@ -239,7 +224,7 @@ def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Meas
 def _score(record: AttemptRecord, judges: list[Judgment]) -> float | None:
     """The record's own consensus, else the median over its judges that gave a score."""
     if record.score is not None:
-        return _unit(record.score)
+        return record.score
     return _median([_unit(judge.score) for judge in judges])
 
 

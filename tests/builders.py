@@ -1,0 +1,30 @@
+"""Builders with defaults for what many tests need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aggregate.records import AttemptRecord
+
+
+def a_record(
+    task: str = "names-it", arm: str = "candidate", attempt: int = 1, **fields: Any
+) -> AttemptRecord:
+    """A passed attempt with a matching score, unless told otherwise."""
+    outcome = fields.pop("outcome", "passed")
+    scores = {"passed": 1.0, "failed": 0.0, "timeout": 0.0}
+    fields.setdefault("score", scores.get(outcome))
+    fields.setdefault("model", "anthropic:some-model")
+    fields.setdefault("run_id", "run-1")
+    return AttemptRecord(task=task, arm=arm, attempt=attempt, outcome=outcome, **fields)
+
+
+def both_arms(candidate: dict[str, str], baseline: dict[str, str], **fields: Any) -> list[AttemptRecord]:
+    """Records from a picture per task: "pf" is an attempt that passed and one that failed; e is error, t time-out."""
+    outcomes = {"p": "passed", "f": "failed", "t": "timeout", "e": "error", "s": "skipped"}
+    return [
+        a_record(task, arm, number, outcome=outcomes[letter], **fields)
+        for arm, tasks in (("candidate", candidate), ("baseline", baseline))
+        for task, letters in tasks.items()
+        for number, letter in enumerate(letters, start=1)
+    ]

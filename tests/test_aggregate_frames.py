@@ -1,0 +1,283 @@
+"""Records become tidy tables: fixed columns, sorted, missing as NaN; metrics of groups are computed from them."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregate import frames, metrics
+from aggregate.records import AttemptRecord
+from aggregate.run_info import CandidateInfo, Observer, RunInfo, TaskInfo
+from tests.builders import a_record, both_arms
+
+
+def a_judgment(score: float | None = 1.0, **fields: object) -> dict[str, object]:
+    return {
+        "judge": "llm-rubric",
+        "score": score,
+        "passed": None if score is None else score >= 0.7,
+        **fields,
+    }
+
+
+def test_every_frame_has_its_columns_and_types_even_when_empty():
+    empty, full = frames.collect([]), frames.collect(both_arms({"a": "pf"}, {"a": "fe"}))
+    for name, columns in (
+        ("attempts", frames.ATTEMPTS),
+        ("judgments", frames.JUDGMENTS),
+        ("criteria", frames.CRITERIA),
+        ("tasks", frames.TASKS),
+    ):
+        assert list(getattr(empty, name).columns) == list(columns)
+        assert getattr(empty, name).dtypes.to_dict() == getattr(full, name).dtypes.to_dict()
+        assert getattr(empty, name).empty
+    for make in (frames.arm_frame, frames.model_frame, frames.tier_frame, frames.judge_type_frame):
+        none, some = make(empty.attempts, empty.tasks), make(full.attempts, full.tasks)
+        assert list(none.columns) == list(some.columns)
+        assert none.empty
+
+
+def test_an_error_is_neither_pass_nor_fail_nor_a_score_of_zero():
+    made = frames.attempt_frame([a_record(outcome="error", score=0.0, error="boom")])
+    assert not made.loc[0, "judged"]
+    assert math.isnan(made.loc[0, "passed"])
+    assert math.isnan(made.loc[0, "score"])
+
+
+def test_a_time_out_counts_as_failed():
+    made = frames.collect(both_arms({"a": "t"}, {})).tasks
+    assert made.loc[0, ["passed", "n_judged", "n_timeouts"]].tolist() == [0, 1, 1]
+
+
+def test_the_consensus_is_the_median_over_judges_that_gave_a_score_and_missing_ones_are_counted():
+    panel = [a_judgment(0.2), a_judgment(0.9), a_judgment(None, error="no answer"), a_judgment(0.4)]
+    made = frames.attempt_frame([a_record(outcome="failed", score=None, judgments=panel)])
+    assert made.loc[0, "score"] == 0.4
+    assert made.loc[0, ["panel_size", "panel_missing"]].tolist() == [4, 1]
+
+
+def test_a_panel_inside_one_judgment_is_spread_over_its_members():
+    consensus = a_judgment(0.6, panel=[a_judgment(0.5, judge_model="x"), a_judgment(0.7, judge_model="y")])
+    made = frames.judgment_frame([a_record(judgments=[consensus])])
+    assert made["judge_model"].tolist() == ["x", "y"]
+    assert made["member"].tolist() == [1, 2]
+
+
+def test_impl_rate_is_points_achieved_of_points_possible_and_a_judge_without_criteria_gives_its_score():
+    # Given a judge with criteria (2 + 0.5 of 3 + 2), one without, and one whose criteria have no points
+    criteria = [
+        {"name": "a", "achieved": 2.0, "max_points": 3.0},
+        {"name": "b", "achieved": 0.5, "max_points": 2.0},
+        {"name": "c", "achieved": None, "max_points": 9.0},
+    ]
+    unanswered = [{"name": "a", "achieved": None, "max_points": 3.0}]
+    record = a_record(
+        judgments=[a_judgment(0.5, criteria=criteria), a_judgment(0.9), a_judgment(0.1, criteria=unanswered)]
+    )
+    # Then each judge has its own rate, and the consensus is the median of those that gave one
+    rates = frames.judgment_frame([record])["judge_impl_rate"].tolist()
+    assert rates[:2] == [0.5, 0.9]
+    assert math.isnan(rates[2])
+    assert frames.attempt_frame([record]).loc[0, "impl_rate"] == pytest.approx(0.7)
+    assert frames.criteria_frame([record])["criterion"].tolist() == ["a", "b", "c", "a"]
+
+
+def test_a_rate_of_points_out_of_zero_is_missing():
+    nothing = [{"name": "a", "achieved": 0.0, "max_points": 0.0}]
+    made = frames.attempt_frame([a_record(judgments=[a_judgment(1.0, criteria=nothing)])])
+    assert math.isnan(made.loc[0, "impl_rate"])
+
+
+def test_the_tasks_frame_sums_up_attempts_by_hand():
+    records = [
+        a_record("a", attempt=1, outcome="failed", score=0.2, completion={"cost_usd": 0.01, "turns": 2}),
+        a_record("a", attempt=2, outcome="passed", score=0.8, completion={"cost_usd": 0.03, "turns": 4}),
+        a_record("a", attempt=3, outcome="error", completion={"cost_usd": None}),
+        a_record("a", attempt=4, outcome="skipped"),
+    ]
+    row = frames.collect(records).tasks.loc[0]
+    assert (row.n, row.n_judged, row.n_scored, row.n_errors, row.passes) == (3, 2, 2, 1, 1)
+    assert (row.passed, row.first_passed, row.pass_rate) == (1, 0, 0.5)
+    assert row.score == pytest.approx(0.5)
+    assert row.accuracy_std_dev == pytest.approx(30)  # population: |80 - 50|
+    assert row.accuracy_range == pytest.approx(60)
+    assert row.flaky == 1
+    assert row.flaky_sigma == pytest.approx(60 / (2 / math.sqrt(math.pi)), rel=1e-6)  # d2(2) = 2 / sqrt(pi)
+    assert row.cost_usd == pytest.approx(0.04)
+    assert row.turns == 3
+
+
+def test_a_range_of_exactly_twenty_points_is_not_flaky():
+    records = [a_record("a", attempt=1, score=0.9), a_record("a", attempt=2, score=0.7)]
+    assert frames.collect(records).tasks.loc[0, "flaky"] == 0
+
+
+def test_one_score_has_no_spread():
+    row = frames.collect([a_record("a")]).tasks.loc[0]
+    assert math.isnan(row.accuracy_std_dev)
+    assert math.isnan(row.accuracy_range)
+    assert math.isnan(row.flaky)
+
+
+def test_group_metrics_by_hand():
+    # Given two tasks: a passes 1 of 2 at 0.02 each, b passes 0 of 2 at 0.04 each
+    records = [
+        a_record("a", attempt=1, outcome="passed", score=1.0, completion={"cost_usd": 0.02}),
+        a_record("a", attempt=2, outcome="failed", score=0.5, completion={"cost_usd": 0.02}),
+        a_record("b", attempt=1, outcome="failed", score=0.5, completion={"cost_usd": 0.04}),
+        a_record("b", attempt=2, outcome="failed", score=0.0, completion={"cost_usd": 0.04}),
+    ]
+    made = frames.collect(records)
+    row = frames.arm_frame(made.attempts, made.tasks).iloc[0]
+    scores = np.array([1.0, 0.5, 0.5, 0.0])
+    assert row.pass_rate == 0.5
+    assert row.first_attempt_rate == 0.5
+    assert row.attempt_pass_rate == 0.25
+    assert row.cop == pytest.approx(0.03 / 0.25)
+    assert row.mean_score == 0.5
+    assert row.std_score == pytest.approx(scores.std(ddof=1))
+    assert row.consistency == pytest.approx(1 - scores.std(ddof=1) / 0.5)
+    assert row.mean_cost_per_task == pytest.approx(0.06)
+    assert row.total_cost == pytest.approx(0.12)
+    curves = metrics.pass_curves(made.tasks, 3)
+    assert curves["pass_at"]["1"] == 0.25
+    assert curves["pass_at"]["2"] == 0.5
+    assert curves["pass_hat"]["2"] == 0
+    assert math.isnan(curves["pass_at"]["3"])
+
+
+def test_unknown_cost_is_missing_and_never_zero():
+    made = frames.collect([a_record("a", completion={"cost_usd": None})])
+    row = frames.arm_frame(made.attempts, made.tasks).iloc[0]
+    assert row.n_cost_known == 0
+    for name in ("total_cost", "mean_cost_per_task", "mean_cost_per_attempt", "cop"):
+        assert math.isnan(row[name])
+
+
+def test_a_cost_of_pass_without_a_pass_is_infinite_and_marked():
+    made = frames.collect([a_record("a", outcome="failed", completion={"cost_usd": 0.5})])
+    named = metrics.named(frames.arm_frame(made.attempts, made.tasks).iloc[0])
+    assert math.isinf(named["cop"])
+    assert named["no_pass"] is True
+
+
+def test_tiers_hold_only_the_tasks_that_name_one_and_may_come_from_the_suite():
+    records = [a_record("a", tier="T1"), a_record("b"), a_record("c")]
+    made = frames.collect(records, [TaskInfo(id="b", tier="T2", judge="pytest")])
+    tiers = frames.tier_frame(made.attempts, made.tasks)
+    assert tiers["tier"].tolist() == ["T1", "T2"]
+    assert frames.judge_type_frame(made.attempts, made.tasks)["judge"].tolist() == ["pytest"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_records_never_shows(shuffler: random.Random):
+    records = both_arms({"a": "pfe", "b": "ttt", "c": "p"}, {"a": "fpf", "c": "e"}, tier="T1")
+    records += [a_record("a", "candidate:x", model="other", judgments=[a_judgment(0.5), a_judgment(0.1)])]
+    expected = frames.collect(records)
+    shuffled = list(records)
+    shuffler.shuffle(shuffled)
+    made = frames.collect(shuffled)
+    for name in ("attempts", "judgments", "criteria", "tasks"):
+        pd.testing.assert_frame_equal(getattr(made, name), getattr(expected, name))
+    assert RunInfo.from_records(shuffled) == RunInfo.from_records(records)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(0, 5))
+def test_attempts_without_a_score_never_move_a_mean(scores: list[float], missing: int):
+    known = [a_record("a", attempt=number, score=score) for number, score in enumerate(scores, start=1)]
+    unknown = [
+        a_record("a", attempt=len(scores) + number, outcome="error") for number in range(1, missing + 1)
+    ]
+    with_missing, without = frames.collect(known + unknown).tasks, frames.collect(known).tasks
+    for name in ("score", "accuracy_range", "pass_rate", "n_scored"):
+        assert with_missing.loc[0, name] == pytest.approx(without.loc[0, name], nan_ok=True)
+
+
+def test_of_two_records_of_one_attempt_the_judged_one_counts_in_either_order():
+    failed, error = a_record("a", outcome="failed"), a_record("a", outcome="error", error="late")
+    for records in ([failed, error], [error, failed]):
+        made = frames.collect(records)
+        assert made.attempts["outcome"].tolist() == ["failed"]
+        assert made.warnings == ("1 records repeat an attempt that has one already; one of each was kept",)
+
+
+def test_unknown_arms_and_impossible_numbers_are_left_out_and_said():
+    records = [
+        a_record("a", score=7.0, model_ms=-5.0, completion={"cost_usd": -1.0}),
+        a_record("a", arm="control"),
+        a_record("a", arm="candidate:"),
+    ]
+    made = frames.collect(records)
+    assert len(made.attempts) == 1
+    row = made.attempts.loc[0]
+    assert [math.isnan(row[name]) for name in ("score", "model_ms", "cost_usd")] == [True] * 3
+    assert made.warnings == (
+        "1 records of unknown arm candidate: were left out",
+        "1 records of unknown arm control were left out",
+        "3 numbers out of range were treated as missing",
+    )
+
+
+def test_run_info_survives_json():
+    info = RunInfo(
+        run_id="r",
+        skill_id="s",
+        task_suite="suite.yaml",
+        tasks=(TaskInfo(id="a", tier="T1", tags=("x",), judge="contains", should_trigger=False),),
+        candidates=(CandidateInfo(arm="candidate:b", candidate_id="b", score=7.5),),
+        environment={"hosts": 2},
+    )
+    assert RunInfo.model_validate_json(info.model_dump_json()) == info
+
+
+def test_run_info_of_records_from_anywhere():
+    records = [
+        a_record("b", tier="T2", judgments=[a_judgment()], started_at="2026-01-02T00:00:00Z"),
+        a_record("b", attempt=2, started_at="2026-01-01T00:00:00Z"),
+        a_record("a", "baseline", model=None, run_id="run-2"),
+    ]
+    info = RunInfo.from_records(records)
+    assert info.run_id.startswith("merged-")
+    assert info.created_at == "2026-01-01T00:00:00Z"
+    assert info.pass_k == 2
+    assert info.models == ("anthropic:some-model", "unknown")
+    assert info.tasks == (TaskInfo(id="a"), TaskInfo(id="b", tier="T2", judge="llm-rubric"))
+    assert info.baseline == "skill"
+    observer = Observer()
+    frames.collect(observer.watch(iter(records)))
+    assert observer.info() == info
+
+
+def test_no_records_are_a_run_without_numbers():
+    info = RunInfo.from_records([])
+    assert (info.run_id, info.baseline, info.tasks) == ("records", "none", ())
+    assert info.candidates == (CandidateInfo(),)
+
+
+def test_importing_a_record_does_not_import_pandas():
+    code = "import aggregate.records, aggregate.run_info, sys; assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_texts_of_completions_do_not_reach_the_frames():
+    made = frames.collect([a_record(completion={"text": "secret words"}, details="d" * 10_000)])
+    assert "secret" not in made.attempts.to_csv()
+    assert len(made.attempts.loc[0, "details"]) == 500
+
+
+def test_records_are_read_once_one_by_one():
+    def stream():
+        for number in range(1, 4):
+            yield AttemptRecord(task="a", arm="candidate", attempt=number, outcome="passed")
+
+    assert len(frames.attempt_frame(stream())) == 3
