@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from workers.limits import Breaker, ModelLimits, limits_for
+from workers.limits import Breaker, ModelLimits, estimated_tokens, limits_for
 from workers.messages import Limits, ModelSettings
 
 MODEL = "openai:some-model"
@@ -181,6 +181,11 @@ def test_a_models_own_limits_win_over_the_default_ones() -> None:
     settings = ModelSettings(limits={MODEL: Limits(rpm=5)}, default_limits=Limits(rpm=9))
     assert limits_for(MODEL, settings) == Limits(rpm=5)
     assert limits_for("mock", settings) == Limits(rpm=9)
+
+
+def test_tokens_are_estimated_from_the_prompt_and_the_longest_answer() -> None:
+    assert estimated_tokens("x" * 400, ModelSettings(params={"max_tokens": 50})) == 150
+    assert estimated_tokens("x" * 400, ModelSettings()) == 1100
 
 
 async def test_a_model_that_never_answers_is_given_up_after_five_hopeless_failures(

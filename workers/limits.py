@@ -25,6 +25,7 @@ _MINUTE = 60_000_000
 _MARGIN = 1.001
 _POLL_SECONDS = (0.02, 0.06)
 _TELL_SECONDS = 1.0
+_LIKELY_ANSWER = 1000
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -32,6 +33,12 @@ Sleep = Callable[[float], Awaitable[None]]
 def limits_for(model: str, settings: ModelSettings) -> Limits:
     """A model's own limits, or the run's default ones."""
     return settings.limits.get(model, settings.default_limits)
+
+
+def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
+    """What a call may use, before it is made: its prompt at four characters a token, and its longest answer."""
+    longest = settings.params.get("max_tokens")
+    return len(prompt) // 4 + (longest if isinstance(longest, int) else _LIKELY_ANSWER)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from workers.models.output import message
 
 Transport = Literal["aiohttp", "httpx"]
 
-# Escaped as JSON, a text can be six times as long; the envelope around it is small.
-MAX_BODY_BYTES = 6 * MAX_OUTPUT_BYTES + 65536
+# Escaped as JSON, a text of emoji is three times as long; the envelope around it is small.
+MAX_BODY_BYTES = 3 * MAX_OUTPUT_BYTES + 65536
 CONNECT_SECONDS = 15.0
 
 # The attempt's deadline bounds an answer; only a connection that nobody accepts is given up before it.
