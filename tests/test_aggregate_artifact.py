@@ -1,0 +1,475 @@
+"""One artifact per candidate: every field of a run, the same bytes whenever it is built, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from aggregate import artifact, comparison
+from aggregate.records import AttemptRecord
+from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
+from aggregate.standard_json import clean, dumps
+from tests.builders import a_record, both_arms
+
+SPEC_FIELDS = [
+    "schema_version",
+    "run_id",
+    "stage",
+    "status",
+    "created_at",
+    "lane",
+    "skill_id",
+    "task_suite",
+    "pass_k",
+    "models",
+    "candidate_id",
+    "candidate_score",
+    "execution_pass_rate",
+    "baseline_pass_rate",
+    "delta",
+    "verdict",
+    "reason",
+    "candidate_results",
+    "baseline_results",
+    "truth_anchor",
+    "decision",
+    "interval",
+    "p_value",
+    "min_detectable_effect",
+    "consistency",
+    "cost",
+    "cost_weighted_advantage",
+    "speedups",
+    "judges",
+    "summary",
+    "warnings",
+    "environment",
+    "next_step",
+    "next_owner",
+]
+
+
+def built(records: list[AttemptRecord], **info: Any) -> dict[str, Any]:
+    (only,) = artifact.build(RunInfo.from_records(records).model_copy(update=info), iter(records))
+    return only
+
+
+def many(letter: str, count: int, attempts: int = 1) -> dict[str, str]:
+    return {f"task-{number:02}": letter * attempts for number in range(count)}
+
+
+def test_every_field_of_the_specification_is_at_the_top_level():
+    made = built(both_arms({"a": "p", "b": "f"}, {"a": "p", "b": "p"}))
+    assert set(SPEC_FIELDS) <= set(made)
+    assert made["stage"] == "evaluated"
+    assert made["truth_anchor"] is None
+    assert set(made["candidate_results"][0]) >= {
+        *("task_id", "passed", "score", "details", "duration_ms", "error", "attempts"),
+    }
+    assert set(built([])) == set(made)
+
+
+def test_rates_and_the_three_differences_by_hand():
+    # Given three tasks with two attempts: candidate rates 1, 1/2, 0; baseline rates 1/2, 0, 0
+    made = built(both_arms({"a": "pp", "b": "pf", "c": "ff"}, {"a": "fp", "b": "ff", "c": "ff"}))
+    assert made["execution_pass_rate"] == 0.6667
+    assert made["baseline_pass_rate"] == 0.3333
+    assert made["delta"] == 0.3334  # of the rounded rates, as printed
+    assert made["attempt_delta"] == pytest.approx((0.5 + 0.5 + 0) / 3, abs=1e-6)
+    assert made["score_delta"] == pytest.approx(1 / 3, abs=1e-6)
+    assert made["verdict"] == "pass"
+    # (c - b) / (1 - b) of the attempt rates 1/2 and 1/6
+    assert made["normalized_gain"] == pytest.approx((1 / 2 - 1 / 6) / (1 - 1 / 6), abs=1e-6)
+    # sign flips of (.5, .5, 0): two signs count, so |sum| >= 1 in 2 of 4 cases, sum >= 1 in 1 of 4
+    assert made["p_value"] == 0.5
+    assert made["p_value_greater"] == 0.25
+
+
+def test_the_interval_is_students_on_twenty_tasks_and_more():
+    candidate = many("p", 15) | {f"task-{number:02}": "f" for number in range(15, 25)}
+    baseline = {f"task-{number:02}": "p" if number < 8 else "f" for number in range(25)}
+    made = built(both_arms(candidate, baseline))
+    # d is 1 for 7 tasks, 0 for 18; two pseudo-tasks at +1 and -1 (k = 1) are added
+    d = [1.0] * 7 + [0.0] * 18 + [1.0, -1.0]
+    mean, error = sum(d) / 27, scipy_stats.sem(d)
+    low, high = scipy_stats.t.interval(0.95, 26, mean, error)
+    bounds = made["interval"]["tasks_like_these"]
+    assert bounds["estimate"] == pytest.approx(7 / 25)
+    assert bounds["low"] == pytest.approx(low, abs=1e-5)
+    assert bounds["high"] == pytest.approx(high, abs=1e-5)
+    assert (
+        made["interval"]["exactly_this_suite"]["low"] < 0.28 < made["interval"]["exactly_this_suite"]["high"]
+    )
+    assert made["decision"] == "improved"
+    assert made["mcnemar_p_value"] == pytest.approx(scipy_stats.binomtest(0, 7).pvalue, abs=1e-6)
+
+
+def test_only_pairs_are_compared_and_the_others_are_named():
+    records = both_arms({"a": "p", "b": "p", "c": "e"}, {"a": "f", "c": "p"})
+    made = built(records, tasks=(TaskInfo(id="a"), TaskInfo(id="b"), TaskInfo(id="c"), TaskInfo(id="d")))
+    assert made["n_pairs"] == 1
+    assert made["n_dropped"] == 3
+    assert [pair["task_id"] for pair in made["dropped_pairs"]] == ["b", "c", "d"]
+    assert made["execution_pass_rate"] == 1.0  # a and b; c has no judged attempt
+    assert "3 pairs were dropped: no judged attempt in both arms" in made["warnings"]
+
+
+def test_more_than_five_percent_errors_in_an_arm_are_an_error_and_inconclusive():
+    candidate = many("p", 19) | {"task-19": "e"}
+    made = built(both_arms(candidate, many("f", 20)), weak_baseline="warn")
+    assert made["verdict"] == "pass"  # 1 of 20 is exactly 5 %
+    candidate |= {"task-18": "e"}
+    made = built(both_arms(candidate, many("f", 20), error="429 overloaded"), weak_baseline="warn")
+    assert made["verdict"] == "error"
+    assert made["decision"] == "inconclusive"
+    assert "2 of 20 candidate attempts ended in error: 429 overloaded (2×)" in made["reason"]
+    assert made["errors"]["candidate"] == [{"message": "429 overloaded", "count": 2}]
+
+
+def test_a_weak_baseline_is_an_error_but_not_for_a_bare_model_or_a_mock():
+    records = both_arms(many("p", 6), many("f", 6))
+    assert built(records)["verdict"] == "error"
+    assert built(records)["reason"] == "baseline pass rate 0.0 < 0.2"
+    for forgiven in ({"weak_baseline": "warn"}, {"baseline": "bare"}, {"models": ("mock",)}):
+        made = built(records, **forgiven)
+        assert made["verdict"] == "pass"
+        assert "baseline pass rate 0.0 < 0.2" in made["warnings"]
+
+
+@pytest.mark.parametrize(("status", "words"), [("cancelled", "cancelled"), ("over_budget", "budget")])
+def test_an_unfinished_run_has_verdict_error_and_numbers_over_its_pairs(status, words):
+    records = both_arms({"a": "p", "b": "p", "c": "p"}, {"a": "p", "b": "f"})
+    made = built(records, status=status)
+    assert made["verdict"] == "error"
+    assert words in made["reason"]
+    assert made["execution_pass_rate"] == 1.0
+    assert made["baseline_pass_rate"] == 0.5
+    assert made["arms"]["candidate"]["n_tasks"] == 3
+
+
+def test_a_candidate_below_the_threshold_is_skipped_and_has_no_number():
+    info = RunInfo(run_id="r", candidates=(CandidateInfo(candidate_id="c1", score=5.9),))
+    (made,) = artifact.build(info, [])
+    assert made["verdict"] == "skipped"
+    assert made["execution_pass_rate"] is None
+    assert made["candidate_results"] == []
+    assert artifact.trace(made) is None
+
+
+def test_without_a_baseline_half_of_the_tasks_must_pass():
+    made = built(both_arms({"a": "p", "b": "f"}, {}))
+    assert (made["verdict"], made["delta"], made["decision"]) == ("pass", None, None)
+    assert built(both_arms({"a": "p", "b": "f", "c": "f"}, {}))["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        both_arms({"a": "p"}, {}),
+        both_arms({}, {"a": "p"}),
+        both_arms({"a": "p"}, {"a": "f"}),
+        both_arms({"a": "eee"}, {"a": "eee"}),
+        both_arms({"a": "sss"}, {"a": "ss"}),
+        both_arms({"a": "pp", "b": "p"}, {"a": "f"}),
+        both_arms({"a": "p"}, {"b": "p"}),
+        both_arms({"a": "p"}, {"a": "p"}, model=None, run_id=None),
+        both_arms({"a": "p"}, {"a": "p"}, score=None),
+        both_arms({"a": "p"}, {"a": "p"}, score=1e308, model_ms=1e308),
+        [a_record("a", "oracle")],
+        [a_record("a", "nonsense")],
+        both_arms({"x" * 5000: "p", "\x1b[31m": "p", "=1+1": "f"}, {"=1+1": "p"}),
+    ],
+    ids=lambda records: f"{len(records)} records",
+)
+def test_any_records_give_a_standard_artifact_without_a_warning(records, tmp_path):
+    made = built(records)
+    assert json.loads(dumps(made)) == made
+    assert made["verdict"] in ("pass", "fail", "error")
+    path = artifact.write(made, tmp_path / "a.json")
+    assert json.loads(path.read_text(encoding="utf-8"))["truth_anchor"] == str(path)
+
+
+def test_several_candidates_share_the_baseline_and_are_corrected_for():
+    # Given six tasks that candidate x wins, y wins half, z is below the threshold
+    baseline = many("f", 6)
+    halves = {f"task-{number:02}": "pf"[number % 2] for number in range(6)}
+    records = both_arms({}, baseline)
+    records += [a_record(task, "candidate:x") for task in baseline]
+    records += [
+        a_record(task, "candidate:y", outcome="passed" if how == "p" else "failed")
+        for task, how in halves.items()
+    ]
+    info = RunInfo.from_records(records)
+    below = CandidateInfo(arm="candidate:z", candidate_id="z", score=1.0)
+    info = info.model_copy(update={"candidates": (*info.candidates, below), "weak_baseline": "warn"})
+    first, second, third = artifact.build(info, records)
+    # Then p is 2/64 and 2/8, multiplied by 2 and by 1, at level 1 - 0.05/2
+    assert (first["candidate_id"], second["candidate_id"], third["verdict"]) == ("x", "y", "skipped")
+    assert first["p_value"] == pytest.approx(2 / 64)
+    assert second["p_value"] == pytest.approx(2 / 8)
+    assert first["p_value_adjusted"] == pytest.approx(4 / 64)
+    assert second["p_value_adjusted"] == pytest.approx(2 / 8)
+    assert first["interval"]["level"] == 0.975
+    # And earlier comparisons with the same cached baseline count too
+    reused, *_ = artifact.build(info.model_copy(update={"baseline_reuse_count": 3}), records)
+    assert reused["p_value_adjusted"] == pytest.approx(4 * 2 / 64)
+    assert reused["interval"]["level"] == pytest.approx(1 - 0.05 / 4)
+
+
+def test_with_several_models_the_unit_of_pairing_is_task_and_model():
+    records = both_arms({"a": "p", "b": "p"}, {"a": "f", "b": "p"}, model="one")
+    records += both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "f"}, model="two")
+    made = built(records)
+    assert made["n_pairs"] == 4
+    assert made["execution_pass_rate"] == 0.75
+    assert made["by_model"]["one"]["delta"] == 0.5
+    assert made["by_model"]["two"]["delta"] == 0.0
+    assert [change["difference"] for change in made["changes"]] == [1, -1, 1]
+
+
+def test_groups_by_tier_and_judge_type_are_paired_within():
+    easy = both_arms({"a": "p"}, {"a": "p"}, tier="T1", judgments=[{"judge": "contains", "score": 1.0}])
+    hard = both_arms({"b": "p"}, {"b": "f"}, tier="T2", judgments=[{"judge": "pytest", "score": 1.0}])
+    made = built(easy + hard)
+    assert {tier: group["delta"] for tier, group in made["by_tier"].items()} == {"T1": 0.0, "T2": 1.0}
+    assert {judge: group["n_pairs"] for judge, group in made["by_judge"].items()} == {
+        "contains": 1,
+        "pytest": 1,
+    }
+    assert made["by_tier"]["T2"]["arms"]["baseline"]["pass_rate"] == 0.0
+
+
+def test_consistency_is_kept_by_arm_and_missing_when_nothing_was_repeated():
+    made = built(both_arms({"a": "pf", "b": "pp"}, {"a": "f", "b": "f"}), weak_baseline="warn")
+    block = made["consistency"]["candidate"]
+    assert block["accuracy_std_dev"] == pytest.approx(25)  # 50 and 0
+    assert block["consistency_score"] == pytest.approx(100 - 3 * 25)
+    assert block["flaky_tasks"] == ["a"]
+    assert block["unseen_bound"] == {"tasks": 1, "bound": pytest.approx(1 - 0.05**0.5, abs=1e-6)}
+    assert made["consistency"]["baseline"] is None
+    assert any("range 100 points over 2 attempts" in warning for warning in made["warnings"])
+
+
+def test_cost_by_hand():
+    candidate = [a_record(task, completion={"cost_usd": 0.03}) for task in "ab"]
+    baseline = [a_record("a", "baseline", completion={"cost_usd": 0.01}, cached=True)]
+    baseline += [a_record("b", "baseline", outcome="failed", completion={"cost_usd": 0.01}, cached=True)]
+    made = built(candidate + baseline)
+    cost = made["cost"]
+    assert cost["by_arm"]["candidate"]["mean_cost_per_task"] == 0.03
+    assert cost["by_arm"]["baseline"]["cop"] == pytest.approx(0.01 / 0.5)
+    assert cost["frontier_cop"] == 0.02
+    assert cost["cost_per_extra_pass"] == pytest.approx(0.02 / 0.5)
+    assert cost["spent_usd"] == 0.06  # cached attempts were paid for earlier
+    assert cost["cost_by_model"] == {"anthropic:some-model": 0.08}
+    assert made["cost_weighted_advantage"] == pytest.approx(0.5 / 0.03, abs=1e-5)
+
+
+def test_an_infinite_cost_of_pass_is_null_and_marked():
+    made = built(both_arms({"a": "f"}, {"a": "f"}, completion={"cost_usd": 0.5}), weak_baseline="warn")
+    assert made["arms"]["candidate"]["cop"] is None
+    assert made["arms"]["candidate"]["no_pass"] is True
+
+
+def test_panels_are_reported_with_agreement_and_bias():
+    def panel(*scores: float | None) -> list[dict[str, Any]]:
+        return [
+            {"judge": "llm-rubric", "judge_model": name, "score": score, "cost_usd": 0.01}
+            for name, score in zip("xy", scores, strict=True)
+        ]
+
+    records = [
+        a_record("a", judgments=panel(0.9, 0.7)),
+        a_record("b", judgments=panel(0.2, 0.2)),
+        a_record("c", judgments=panel(0.5, None)),
+        a_record("a", "baseline", judgments=panel(0.6, 0.4)),
+    ]
+    block = built(records)["judges"]
+    # units (.9 .7) (.2 .2) (.6 .4): observed 2*(.02+0+.02)/6, expected 2*sum((v-mean)^2)/5 over six values
+    values = [0.9, 0.7, 0.2, 0.2, 0.6, 0.4]
+    expected = 2 * sum((value - 0.5) ** 2 for value in values) / 5
+    observed = 2 * 2 * (0.02 + 0.02) / 6
+    assert block["agreement"]["alpha_scores"] == pytest.approx(1 - observed / expected, abs=1e-6)
+    assert block["agreement"]["bias"] == {
+        "x": pytest.approx(0.4 / 3, abs=1e-6),
+        "y": pytest.approx(-0.4 / 3, abs=1e-6),
+    }
+    assert block["panel_sizes"] == {"2": 4}
+    assert block["n_missing"] == 1
+    assert block["judge_cost"] == 0.08
+
+
+def test_benchmark_tasks_have_speedups_by_arm_and_model():
+    measured = {"name": "sort.time_it", "nop_median": 1.0, "agent_median": 0.5, "oracle_median": 0.25}
+    records = [
+        a_record("a", benchmarks=[measured], tests={"passed": 1}, judgments=[{"judge": "benchmark"}]),
+        a_record("a", "baseline", benchmarks=[{**measured, "agent_median": 1.0}]),
+    ]
+    made = built([record.model_copy(update={"completion": None}) for record in records])
+    summary = made["speedups"]["candidate"]["anthropic:some-model"]
+    assert summary["mean_speedup"] == pytest.approx(2)
+    assert summary["agent_advantage"] == pytest.approx(2 - 4)
+    assert made["speedups"]["baseline"]["anthropic:some-model"]["mean_speedup"] == pytest.approx(1)
+    assert built(both_arms({"a": "p"}, {"a": "p"}))["speedups"] is None
+
+
+def test_triggers_tell_missed_and_false_ones():
+    def invoked(task: str, was: bool | None) -> AttemptRecord:
+        return a_record(task, completion={"skill_invoked": was})
+
+    tasks = (
+        TaskInfo(id="yes", should_trigger=True),
+        TaskInfo(id="also", should_trigger=True),
+        TaskInfo(id="no", should_trigger=False),
+        TaskInfo(id="any"),
+    )
+    records = [invoked("yes", True), invoked("also", False), invoked("no", True), invoked("any", False)]
+    block = built(records, tasks=tasks)["triggers"]
+    assert block["rate"] == pytest.approx(1 / 3, abs=1e-6)
+    assert (block["trigger_rate"], block["false_trigger_rate"]) == (0.5, 1.0)
+    assert (block["missed_tasks"], block["false_trigger_tasks"]) == (["also"], ["no"])
+    assert built([invoked("yes", None)], tasks=tasks)["triggers"] is None
+
+
+def test_a_run_that_stopped_at_its_verdict_claims_only_what_holds():
+    # Given four tasks planned with two attempts; the candidate passed three, one baseline task is undecided
+    records = both_arms(
+        {"a": "p", "b": "fp", "c": "p", "d": "ff"}, {"a": "ff", "b": "p", "c": "ff", "d": "f"}
+    )
+    made = built(records, stop_early="verdict", pass_k=2)
+    assert made["curtailed"] is True
+    assert made["execution_pass_rate"] == 0.75
+    assert made["baseline_pass_rate"] == 0.3333  # a, b, c are decided
+    assert made["delta_bounds"] == [0.25, 0.5]  # d may still pass in the baseline
+    assert made["verdict"] == "pass"
+    for name in ("attempt_delta", "interval", "p_value", "score_delta", "min_detectable_effect"):
+        assert made[name] is None
+    assert made["arms"]["candidate"]["attempt_pass_rate"] is None
+    assert made["arms"]["candidate"]["pass_at"] == {"1": 0.5}
+    assert made["consistency"] == {"candidate": None, "baseline": None}
+    assert made["decision"] == "inconclusive"
+
+
+def test_a_sequential_run_decides_by_its_repeated_interval():
+    records = both_arms(many("p", 40, 3), many("f", 40, 3))
+    made = built(records, stop_early="decision", weak_baseline="warn")
+    looks = made["sequential"]["looks"]
+    assert made["sequential"]["stopped_after"] == len(looks)
+    assert looks[-1]["stop"] is True
+    assert made["decision"] == "improved"
+    assert made["interval"]["repeated"] is True
+    assert made["interval"]["level"] == pytest.approx(looks[-1]["level"])
+    assert made["p_value"] is None
+    assert [look["round"] for look in made["sequential"]["plan"]] == [1, 2, 3]
+
+
+def test_a_failed_candidate_leaves_a_trace():
+    records = [
+        a_record("slow", outcome="timeout", details="x" * 900, judgments=[{"judge": "contains"}]),
+        a_record("vague", outcome="failed", score=0.4, judgments=[{"judge": "llm-rubric", "score": 0.4}]),
+        a_record("wrong", outcome="failed", details="missing: iOS", judgments=[{"judge": "contains"}]),
+        a_record("right"),
+        *(a_record(task, "baseline") for task in ("slow", "vague", "wrong", "right")),
+    ]
+    made = built(records)
+    trace = artifact.trace(made)
+    assert made["verdict"] == "fail"
+    assert trace is not None
+    failed = {task["task_id"]: task for task in trace["failed_tasks"]}
+    assert {name: task["failed_category"] for name, task in failed.items()} == {
+        "slow": "efficiency",
+        "vague": "accuracy",
+        "wrong": "execution",
+    }
+    assert len(failed["slow"]["details"]) == 200
+    assert (failed["vague"]["score_before"], failed["vague"]["score_after"]) == (1.0, 0.4)
+    assert artifact.trace(built(both_arms({"a": "p"}, {"a": "p"}))) is None
+
+
+def test_the_line_for_stdout_is_the_seeds():
+    made = built(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}))
+    assert artifact.stdout_line(made) == (
+        '{"execution_pass_rate": 1.0, "baseline_pass_rate": 0.5, "delta": 0.5, "verdict": "pass"}'
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_permuting_the_records_changes_no_byte(shuffler: random.Random):
+    records = both_arms({"a": "pfe", "b": "ttt", "c": "ppp"}, {"a": "fpf", "b": "pp", "c": "e"}, model_ms=0.1)
+    shuffled = list(records)
+    shuffler.shuffle(shuffled)
+    assert dumps(built(shuffled)) == dumps(built(records))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=25))
+def test_intervals_contain_their_estimate_and_stay_within_one(passes):
+    candidate = {f"t{number:02}": ("p" * c).ljust(3, "f") for number, (c, _) in enumerate(passes)}
+    baseline = {f"t{number:02}": ("p" * b).ljust(3, "f") for number, (_, b) in enumerate(passes)}
+    made = built(both_arms(candidate, baseline))
+    for name in ("tasks_like_these", "exactly_this_suite"):
+        bounds = made["interval"][name]
+        assert -1 <= bounds["low"] <= bounds["estimate"] <= bounds["high"] <= 1
+
+
+def test_the_artifact_is_written_whole_or_not_at_all(tmp_path):
+    made = built(both_arms({"a": "p"}, {"a": "p"}))
+    path = artifact.write(made, tmp_path / "deep" / "run.json")
+    first = path.read_bytes()
+    assert artifact.write(made, path).read_bytes() == first
+    # Given something that JSON cannot hold, the old file stays and nothing is left beside it
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        artifact.write({**made, "delta": math.inf}, path)
+    assert path.read_bytes() == first
+    assert [entry.name for entry in path.parent.iterdir()] == ["run.json"]
+
+
+def test_a_folder_in_the_way_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(OSError, match=r"run\.json"):
+        artifact.write(built([]), tmp_path / "run.json")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_the_truth_anchor_is_absolute_even_for_a_relative_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = artifact.write(built([]), Path("run.json"))
+    assert path == tmp_path / "run.json"
+    assert json.loads(path.read_text(encoding="utf-8"))["truth_anchor"] == str(tmp_path / "run.json")
+
+
+def test_the_environment_has_the_runs_own_wall_time_and_speed():
+    made = built(both_arms({"a": "p"}, {"a": "p"}), wall_seconds=4.0, environment={"hosts": 2})
+    assert made["environment"] == {"wall_seconds": 4.0, "attempts_per_second": 0.5, "hosts": 2}
+
+
+def test_two_runs_of_a_suite_are_compared_by_their_candidates():
+    first = both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "p"})
+    second = both_arms({"a": "p", "b": "p", "c": "p"}, {"a": "f"}, run_id="run-2")
+    result = comparison.compare(first, second)
+    assert (result["n_pairs"], result["n_dropped"]) == (2, 1)
+    assert (result["baseline_pass_rate"], result["execution_pass_rate"]) == (0.5, 1.0)
+    assert [change["task_id"] for change in result["changes"]] == ["a"]
+    assert result["decision"] == "inconclusive"
+    assert json.loads(dumps(result)) == result
+    several = [a_record("a", "candidate:x"), a_record("a", "candidate:y")]
+    with pytest.raises(ValueError, match="several candidates"):
+        comparison.compare(first, several)
+
+
+def test_cleaning_leaves_only_standard_json():
+    assert clean({"a": math.nan, 1: [math.inf, (1, 2)], "s": "\ud800"}) == {
+        "a": None,
+        "1": [None, [1, 2]],
+        "s": "?",
+    }
