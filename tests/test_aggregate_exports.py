@@ -1,0 +1,120 @@
+"""Exports for other tools: flat keys, standard formats, safe cells, the same bytes every time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from aggregate import exports, frames
+from aggregate.records import AttemptRecord
+from aggregate.run_info import RunInfo
+from tests.builders import a_record, both_arms
+
+FILES = ["attempts.csv", "criteria.csv", "judgments.csv", "summary.json", "tasks.csv"]
+SEED_KEYS = [
+    f"{how}_{what}" for what in ("impl_rate", "score") for how in ("mean", "median", "std", "min", "max")
+]
+
+
+def some_records() -> list[AttemptRecord]:
+    criteria = [{"name": "clear", "achieved": 1.0, "max_points": 2.0}]
+    rubric = [{"judge": "llm-rubric", "judge_model": "m", "score": 0.25, "criteria": criteria}]
+    records = both_arms({"a": "pf", "b": "p"}, {"a": "fe", "b": "p"}, tier="T1", model_ms=0.1)
+    return [*records, a_record("c", tier="T2", judgments=rubric, outcome="failed", score=0.25)]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_summary_has_flat_keys_overall_by_model_and_by_tier_each_arm_apart():
+    records = some_records()
+    made = exports.summary(RunInfo.from_records(records), records)
+    groups = [made["overall_stats"], made["by_model"]["anthropic:some-model"], made["by_tier"]["T1"]]
+    for group in groups:
+        assert set(group) == {"candidate", "baseline"}
+        for arm in group.values():
+            assert {*SEED_KEYS, "pass_rate", "cop", "consistency", "n", "n_scored"} <= set(arm)
+    scores = np.array([1.0, 0.0, 1.0, 0.25])
+    overall = made["overall_stats"]["candidate"]
+    assert overall["mean_score"] == pytest.approx(scores.mean())
+    assert overall["median_score"] == pytest.approx(np.median(scores))
+    assert overall["std_score"] == pytest.approx(scores.std(ddof=1))
+    assert (overall["min_score"], overall["max_score"]) == (0.0, 1.0)
+    assert overall["mean_impl_rate"] == 0.5  # one judge gave points: 1 of 2
+    assert (overall["n"], overall["n_scored"]) == (4, 4)
+    assert set(made["by_tier"]) == {"T1", "T2"}
+    assert made["overall_stats"]["baseline"]["n_errors"] == 1
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+
+
+def test_every_file_is_written_and_is_byte_identical_for_any_order_of_records(tmp_path):
+    records = some_records()
+    info = RunInfo.from_records(records)
+    first = exports.write_exports(info, records, tmp_path / "one")
+    assert sorted(path.name for path in first) == FILES
+    random.Random(3).shuffle(records)
+    second = exports.write_exports(RunInfo.from_records(records), frames.collect(records), tmp_path / "two")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_the_files_exist_with_their_headers_when_there_is_no_record(tmp_path):
+    exports.write_exports(RunInfo.from_records([]), [], tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == FILES
+    assert (tmp_path / "tasks.csv").read_text(encoding="utf-8").startswith("task,model,arm,tier,judge,n,")
+    assert rows_of(tmp_path / "attempts.csv") == []
+
+
+def test_missing_is_an_empty_cell_and_numbers_stay_numbers(tmp_path):
+    exports.write_exports(RunInfo.from_records([]), some_records(), tmp_path)
+    error = next(row for row in rows_of(tmp_path / "attempts.csv") if row["outcome"] == "error")
+    assert (error["score"], error["passed"], error["cost_usd"]) == ("", "", "")
+    judgment = rows_of(tmp_path / "judgments.csv")[0]
+    assert (judgment["judge_impl_rate"], judgment["score"]) == ("0.5", "0.25")
+    assert rows_of(tmp_path / "criteria.csv")[0]["criterion"] == "clear"
+    task = next(
+        row for row in rows_of(tmp_path / "tasks.csv") if row["task"] == "a" and row["arm"] == "candidate"
+    )
+    assert float(task["accuracy_std_dev"]) == 50
+    assert float(task["accuracy_range"]) == 100
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\r=", "\n=", " =", "＝", "＋"])
+def test_no_text_can_start_a_formula(start, tmp_path):
+    evil = f"{start}cmd|' /C calc'!A0"
+    records = [a_record(evil, details=evil, model=evil, judgments=[{"judge": evil, "details": evil}])]
+    exports.write_exports(RunInfo.from_records(records), records, tmp_path)
+    for name in ("attempts.csv", "judgments.csv", "tasks.csv"):
+        for row in rows_of(tmp_path / name):
+            assert all(
+                cell.lstrip(" ")[:1] not in tuple("=+-@\t\r\n＝＋") or not cell for cell in row.values()
+            )
+    assert rows_of(tmp_path / "tasks.csv")[0]["task"] == f"'{evil}"
+
+
+def test_a_negative_number_is_not_taken_for_a_formula():
+    frame = pd.DataFrame({"difference": [-0.5, 2.0, math.nan], "text": ["-0.5", "ok", None]})
+    assert exports.csv_text(frame) == "difference,text\r\n-0.5,'-0.5\r\n2,ok\r\n,\r\n"
+
+
+def test_commas_quotes_newlines_and_nul_bytes_survive_or_go_but_never_break_a_row():
+    text = exports.csv_text(pd.DataFrame({"text": ['a,"b"\r\nc\0d', "ü ✓"]}))
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [["text"], ['a,"b"\r\ncd'], ["ü ✓"]]
+
+
+def test_a_curtailed_run_exports_no_biased_metric():
+    records = both_arms({"a": "p", "b": "f"}, {"a": "f", "b": "p"})
+    info = RunInfo.from_records(records).model_copy(update={"stop_early": "verdict", "pass_k": 2})
+    arm = exports.summary(info, records)["overall_stats"]["candidate"]
+    assert arm["pass_rate"] == 1.0  # b has failed once of two and is undecided
+    for name in ("attempt_pass_rate", "mean_score", "cop", "consistency"):
+        assert arm[name] is None

@@ -1,0 +1,175 @@
+"""The result in the terminal says what was found in words that need no manual, and shows nothing hostile."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from aggregate import artifact, comparison, sentences, tables
+from aggregate.records import AttemptRecord
+from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
+from tests.builders import a_record, both_arms
+
+
+def printed(records: list[AttemptRecord], width: int = 80, **info: Any) -> str:
+    made = artifact.build(RunInfo.from_records(records).model_copy(update=info), records)
+    return shown(tables.result_table(made), width)
+
+
+def shown(renderable: Any, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO from above
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def seven_tasks() -> list[AttemptRecord]:
+    return both_arms({f"t{n}": "p" for n in range(7)}, {f"t{n}": "p" if n < 4 else "f" for n in range(7)})
+
+
+def test_rates_difference_and_both_intervals_are_shown():
+    text = printed(seven_tasks())
+    assert "Tasks passed" in text
+    assert "100.0 %" in text
+    assert "57.1 %" in text
+    assert "+42.9 points" in text
+    assert "95 % interval, tasks like these" in text
+    assert "95 % interval, exactly this suite" in text
+    assert "PASS" in text
+
+
+def test_a_small_suite_says_what_it_cannot_see_and_what_would():
+    text = in_one_line(printed(seven_tasks()))
+    assert "Inconclusive: the true difference may be anything between" in text
+    assert "7 tasks cannot show less than ±" in text
+    assert "tasks to see 10." in text
+
+
+@pytest.mark.parametrize(
+    ("attempts", "tasks", "expected"),
+    [
+        (5, 40, "7 tasks cannot show less than ±46 points; run 5 attempts on them to see 10."),
+        (99, 40, "7 tasks cannot show less than ±46 points; run 5 attempts on 40 tasks to see 10."),
+        (None, 40, "7 tasks cannot show less than ±46 points; run 5 attempts on 40 tasks to see 10."),
+        (None, None, "7 tasks cannot show less than ±46 points; no affordable number of tasks would see 10."),
+    ],
+)
+def test_the_advice_prefers_more_attempts_on_the_same_tasks_while_they_are_few(attempts, tasks, expected):
+    needed = {"effect": 0.1, "n_pairs": 7, "attempts": attempts, "tasks": tasks, "tasks_at_attempts": 5}
+    assert sentences.power({"needed": needed, "min_detectable_effect": 0.46, "models": ["m"]}) == expected
+
+
+def test_a_suite_that_is_large_enough_says_so():
+    needed = {"effect": 0.1, "n_pairs": 400, "attempts": 2, "tasks": 90, "tasks_at_attempts": 5}
+    said = sentences.power({"needed": needed, "min_detectable_effect": 0.07, "models": ["m", "n"]})
+    assert said == "400 pairs of task and model can show differences from ±7 points on."
+
+
+def test_nothing_is_wider_than_the_terminal():
+    records = both_arms(
+        {"long-name-" * 12: "pf", "b": "ff"}, {"long-name-" * 12: "fe", "b": "pp"}, error="boom " * 100
+    )
+    for width in (80, 120):
+        assert max(len(line) for line in printed(records, width).splitlines()) <= width
+
+
+def test_a_simulated_or_mocked_model_is_never_taken_for_a_real_one():
+    for model in ("sim", "sim:candidate=0.9", "mock"):
+        text = in_one_line(printed(both_arms({"a": "p"}, {"a": "p"}, model=model)))
+        assert "simulated" in text
+        assert "say nothing about a real model" in text
+    assert "simulated" not in printed(both_arms({"a": "p"}, {"a": "p"}, model="simple-model"))
+
+
+def test_flaky_tasks_and_tasks_that_changed_are_named():
+    text = in_one_line(printed(both_arms({"wobbly": "pf", "same": "pp"}, {"wobbly": "ff", "same": "pp"})))
+    assert "Flaky in candidate: wobbly (range 100 points)" in text
+    assert "tasks that changed" in text
+    assert text.count("wobbly") == 2  # once as changed, once as flaky, not again as a warning
+
+
+def test_errors_dropped_pairs_and_cost_are_said():
+    records = both_arms(
+        {"a": "p", "b": "e"}, {"a": "p", "b": "p"}, error="429 overloaded", completion={"cost_usd": 0.5}
+    )
+    text = in_one_line(printed(records))
+    assert "1 of 2" in text
+    assert "Error in candidate, 1×: 429 overloaded" in text
+    assert "Dropped pairs (not judged in both arms): 1: b" in text
+    assert "Spent $2.00." in text
+    assert "ERROR" in text
+
+
+def test_a_missing_number_is_a_dash_and_never_a_zero():
+    text = printed(both_arms({"a": "p"}, {}))
+    assert "–" in text
+    assert "nan" not in text.lower()
+    assert "none" not in text.lower()
+
+
+def test_a_skipped_candidate_says_why():
+    info = RunInfo(run_id="r", skill_id="s", candidates=(CandidateInfo(score=2.0),))
+    text = shown(tables.result_table(artifact.build(info, [])))
+    assert "Nothing was run: score 2 is below the threshold of 6." in text
+
+
+def test_several_candidates_are_compared_in_one_table_first():
+    records = both_arms({}, {"a": "p", "b": "f"})
+    records += [a_record(task, f"candidate:{name}") for task in "ab" for name in ("x", "y")]
+    text = printed(records)
+    assert text.index("p (Holm)") < text.index("Tasks passed")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_hostile_names_and_messages_are_plain_text_and_no_markup():
+    nasty = "[bold red]x[/] \x1b[31mred\x1b]0;title\x07 \u202egnp.exe :smile:"
+    records = both_arms(
+        {nasty: "pf", "b": "e"}, {nasty: "ff", "b": "p"}, model=nasty, tier=nasty, error=nasty
+    )
+    records += both_arms({"c": "p"}, {"c": "p"}, tier="T2")
+    text = printed(records, 200, skill_id=nasty, tasks=(TaskInfo(id=nasty),))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\x07" not in text
+    assert "[bold red]x[/] red gnp.exe :smile:" in text
+
+
+def test_two_runs_are_shown_side_by_side():
+    result = comparison.compare(both_arms({"a": "f"}, {}), both_arms({"a": "p"}, {}))
+    text = shown(tables.compare_table(result))
+    assert "second run" in text
+    assert "+100 points" in text
+
+
+def test_groups_are_shown_when_there_are_several():
+    easy = both_arms({"a": "p"}, {"a": "p"}, tier="T1")
+    hard = both_arms({"b": "p"}, {"b": "f"}, tier="T2")
+    text = printed(easy + hard)
+    assert "tier" in text
+    assert "T2" in text
+    assert "tier" not in printed(easy)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "decision", "status", "reason", "owner"),
+    [
+        ("pass", "improved", "finished", "", "reviewer"),
+        ("pass", "inconclusive", "finished", "", "suite author"),
+        ("fail", "worse", "finished", "", "skill author"),
+        ("skipped", None, "finished", "", "skill author"),
+        ("error", "inconclusive", "finished", "baseline pass rate 0.1 < 0.2", "suite author"),
+        ("error", "inconclusive", "cancelled", "the run was cancelled", "operator"),
+        ("error", "inconclusive", "finished", "9 of 9 candidate attempts ended in error", "operator"),
+    ],
+)
+def test_the_next_step_has_an_owner(verdict, decision, status, reason, owner):
+    made = {"verdict": verdict, "decision": decision, "status": status, "reason": reason}
+    step, who = sentences.next_step(made)
+    assert step
+    assert who == owner
