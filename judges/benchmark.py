@@ -21,7 +21,7 @@ from typing import Any
 
 from judges import sandbox
 from judges.judgment import Benchmark, Completion, Judgment, Snapshot, Tests, Workspace
-from judges.sandbox import Input
+from judges.sandbox import Input, SandboxResult
 from judges.spec import Benchmark as Spec
 
 MIN_SPEEDUP = 0.95
@@ -54,16 +54,10 @@ async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Jud
         timeout_seconds=spec.timeout_seconds,
         sandbox=workspace.sandbox,
     )
-    if result.error:
-        return _error(result.error)
-    lines = [json.loads(line) for line in result.report.splitlines()]
-    if lines and "outcome" in lines[-1]:
-        return _judgment(lines[-1], has_oracle=bool(oracle))
-    # A memory bound or a kill ends the runner too; from the candidate's turn on it is the candidate's doing.
-    how = f"the run was ended ({result.ending}, exit code {result.exit_code})"
-    if lines:
-        return _failed(f"{how} with the output's code at work", Tests(errored=1))
-    return _error(f"{how} before the output's code had its turn")
+    judgment = _judged(result, has_oracle=bool(oracle))
+    if result.sandboxed or result.error:
+        return judgment
+    return judgment.model_copy(update={"details": f"[{sandbox.UNSANDBOXED}] {judgment.details}"})
 
 
 def code_of(text: str) -> str:
@@ -104,7 +98,20 @@ def _measuring_seconds(timeout_seconds: float) -> float:
     return max(timeout_seconds - 2, timeout_seconds / 2)
 
 
-def _judgment(report: dict[str, Any], *, has_oracle: bool) -> Judgment:
+def _judged(result: SandboxResult, *, has_oracle: bool) -> Judgment:
+    if result.error:
+        return _error(result.error)
+    lines = [json.loads(line) for line in result.report.splitlines()]
+    if lines and "outcome" in lines[-1]:
+        return _measured(lines[-1], has_oracle=has_oracle)
+    # A memory bound or a kill ends the runner too; from the candidate's turn on it is the candidate's doing.
+    how = f"the run was ended ({result.ending}, exit code {result.exit_code})"
+    if lines:
+        return _failed(f"{how} with the output's code at work", Tests(errored=1))
+    return _error(f"{how} before the output's code had its turn")
+
+
+def _measured(report: dict[str, Any], *, has_oracle: bool) -> Judgment:
     if report["outcome"] == "error":
         return _error(_storable(report["why"]))
     tests = Tests.model_validate(report["tests"])

@@ -204,6 +204,8 @@ def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> 
                 "outcome": "error",
                 "why": "the benchmark file has no function whose name starts with time_",
             }
+        if holds["snapshot"]:
+            contest.snapshot = {"status": "missing", "pass_to_fail": 0}
         if oracle:
             contest.start("oracle", oracle)
         _tell({"stage": "candidate"})

@@ -239,6 +239,13 @@ async def test_an_output_whose_snapshot_breaks_fails_with_every_item_lost(suite)
     assert judgment.snapshot.model_dump() == {"status": "errored", "pass_to_fail": 3}
 
 
+async def test_a_snapshot_that_was_never_taken_is_missing(suite):
+    suite.write(bench=TESTED)
+    judgment = await suite.judge("def work(:\n")
+    assert is_failed(judgment)
+    assert judgment.snapshot.status == "missing"
+
+
 # Outputs that break
 
 NOISE = """
