@@ -105,6 +105,23 @@ async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: P
     assert said.text == "[False, False, False, True] 2\n"
 
 
+@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not Path("/etc/shadow").exists(), reason="no /etc/shadow")
+async def test_a_confined_program_reads_no_passwords_even_as_root() -> None:
+    with pytest.raises(ModelFailed, match="PermissionError"):
+        await said_by("print(open('/etc/shadow').read())", Request("", sandbox="required"))
+
+
+@SANDBOXES
+async def test_a_home_that_the_program_locked_is_deleted_all_the_same(
+    sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    script = "import os; os.makedirs(os.environ['HOME'] + '/a/b'); os.chmod(os.environ['HOME'] + '/a', 0)"
+    await said_by(script, Request("", sandbox=sandbox))
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 # a test may block
+
+
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confine, "works", lambda: False)
     with pytest.raises(ModelFailed, match="bubblewrap does not work here") as caught:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +22,34 @@ class Folders:
     workspace: Path
 
 
-@contextmanager
-def folders(request: Request) -> Iterator[Folders]:
+@asynccontextmanager
+async def folders(request: Request) -> AsyncIterator[Folders]:
     """A new home, and the request's workspace or a new one; what is new is deleted at the end."""
-    with tempfile.TemporaryDirectory(prefix="uplift-agent-", ignore_cleanup_errors=True) as root:
-        home = Path(root, "home")
-        (home / "tmp").mkdir(parents=True)
-        workspace = request.workspace or Path(root, "workspace")
-        workspace.mkdir(exist_ok=True)
-        yield Folders(home.resolve(), workspace.resolve())
+    root = Path(tempfile.mkdtemp(prefix="uplift-agent-"))
+    try:
+        yield _made(root, request.workspace)
+    finally:
+        # Agents can leave many files; the loop must not wait for them.
+        await asyncio.to_thread(remove, root)
+
+
+def _made(root: Path, workspace: Path | None) -> Folders:
+    home = root.resolve() / "home"
+    (home / "tmp").mkdir(parents=True)
+    place = workspace or root / "workspace"
+    place.mkdir(exist_ok=True)
+    return Folders(home, place.resolve())
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder with all that is in it, even what a program has locked against itself."""
+    for path, names, _ in os.walk(folder):
+        for name in names:
+            inner = Path(path, name)
+            with suppress(OSError):
+                if not inner.is_symlink():
+                    inner.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def mount(skill: Path, into: Path) -> None:

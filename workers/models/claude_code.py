@@ -62,7 +62,7 @@ class ClaudeCode:
         program = executable()
         if not any(os.environ.get(name) for name in CREDENTIALS):
             raise ModelFailed(_NO_KEY, hopeless=True)
-        with folders(request) as places:
+        async with folders(request) as places:
             argv = await asyncio.to_thread(self._confined, program, request, places)
             stream = Stream()
             try:

@@ -84,7 +84,7 @@ class Command:
                 f"command {self.name} says neither skill_folder nor skill_argv; use --skill-mode prepend",
                 hopeless=True,
             )
-        with folders(request) as places:
+        async with folders(request) as places:
             argv = await asyncio.to_thread(self._prepared, request, places)
             found: dict[str, Any] = {}
             prompt = _whole_prompt(request).encode("utf-8", "replace")

@@ -18,6 +18,7 @@ from workers.models import ModelFailed
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store")
 _NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/var/lib/ca-certificates")
+_SECRET = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private")
 _PROBE_SECONDS = 10
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,10 @@ def _base() -> list[str]:
     flags += ["--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     for path in (*_SYSTEM, *_NAMES):
         flags += ["--ro-bind-try", path, path]
+    # A worker that runs as root could read these; an agent has no use for them.
+    for secret in map(Path, _SECRET):
+        if secret.exists():
+            flags += ["--tmpfs", str(secret)] if secret.is_dir() else ["--ro-bind", "/dev/null", str(secret)]
     return flags
 
 
