@@ -44,7 +44,13 @@ def test_a_password_is_never_shown():
 
 def test_celery_gets_sockets_in_its_own_spelling():
     assert celery_url("unix:///tmp/a.sock") == "redis+socket:///tmp/a.sock"
-    assert celery_url("rediss://h/1") == "rediss://h/1"
+    assert celery_url("redis://h/1") == "redis://h/1"
+
+
+def test_celery_verifies_a_tls_broker_unless_told_otherwise():
+    assert celery_url("rediss://h/1") == "rediss://h/1?ssl_cert_reqs=required"
+    assert celery_url("rediss://h/1?ssl_ca_certs=/a") == "rediss://h/1?ssl_ca_certs=/a&ssl_cert_reqs=required"
+    assert celery_url("rediss://h/1?ssl_cert_reqs=none") == "rediss://h/1?ssl_cert_reqs=none"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])

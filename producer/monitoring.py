@@ -1,0 +1,134 @@
+"""Flower, a browser's view of workers and batches, made safe to leave running: a password for everything, read-only.
+
+Flower by itself leaves /metrics and its files open when a password is set, lets whoever is logged in start, revoke
+and shut down, and runs a `flowerconfig.py` that it finds in the current folder. Here nothing is answered without
+the password except /healthcheck (the word OK), nothing can be changed, and no file and no FLOWER_ variable is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import logging
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import tornado.web
+from celery import Celery
+from flower.app import Flower  # type: ignore[import-untyped]  # Flower has no hints
+from flower.options import options  # type: ignore[import-untyped]  # Flower has no hints
+from flower.urls import settings  # type: ignore[import-untyped]  # Flower has no hints
+from tornado.httputil import HTTPServerRequest
+
+OPEN_PATH = "/healthcheck"
+# Workers of a scaled-down deployment leave the list after this long.
+GONE_SECONDS = 600
+COLUMNS = "name,args,state,received,started,runtime,worker"
+
+
+class InvalidLogin(ValueError):
+    """A user name or password that HTTP's basic authentication cannot carry, for the reason given."""
+
+
+class CannotListen(Exception):
+    """The address or port cannot be used, for the reason given."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who may look; the password is kept out of the text form."""
+
+    user: str
+    password: str
+
+    def __post_init__(self) -> None:
+        if not self.user or ":" in self.user or not _is_plain(self.user):
+            raise InvalidLogin(
+                f"the user name is {self.user!r}; give printable ASCII characters without a colon"
+            )
+        if not self.password or not _is_plain(self.password):
+            raise InvalidLogin("the password is empty or not all printable ASCII characters")
+
+    def __repr__(self) -> str:
+        return f"Login({self.user!r})"
+
+    @property
+    def credentials(self) -> str:
+        return f"{self.user}:{self.password}"
+
+    def admits(self, header: str) -> bool:
+        """Whether an Authorization header carries this login."""
+        scheme, _, token = header.strip().partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        try:
+            given = base64.b64decode(token.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            return False
+        return hmac.compare_digest(given, self.credentials.encode())
+
+
+class _Refuse(tornado.web.RequestHandler):
+    def check_xsrf_cookie(self) -> None:
+        """There is nothing to forge here; the answer is the same to every request."""
+
+    def prepare(self) -> None:
+        self.set_status(401)
+        self.set_header("WWW-Authenticate", 'Basic realm="uplift", charset="UTF-8"')
+        self.finish("log in to see this\n")
+
+
+class _Guarded(Flower):  # type: ignore[misc]  # Flower has no hints
+    """Flower that asks for the password before it looks at a path, so that no page can be left out."""
+
+    def __init__(self, login: Login, **kwargs: Any) -> None:
+        self._login = login
+        super().__init__(**kwargs)
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        if request.path == OPEN_PATH or self._login.admits(request.headers.get("Authorization", "")):
+            return super().find_handler(request, **kwargs)
+        return self.get_handler_delegate(request, _Refuse)
+
+
+class Monitor:
+    """Flower, listening once this is made; `run` serves until SIGTERM or Ctrl-C."""
+
+    def __init__(self, app: Celery, login: Login, *, address: str, port: int) -> None:
+        # A global of tornado's, and the only way in: Flower's pages read it directly.
+        options.address, options.port = address, port
+        options.basic_auth = [login.credentials]
+        options.read_only = True
+        options.purge_offline_workers = GONE_SECONDS
+        options.tasks_columns = COLUMNS
+        # A browser is refused once before it asks for the password; that is nothing to report.
+        logging.getLogger("tornado.access").disabled = True
+        self._flower = _Guarded(login, capp=app, options=options, **settings)
+        try:
+            self._flower.start_http_server()
+        except OSError as problem:
+            raise CannotListen(f"cannot listen on {address}, port {port}: {problem.strerror}") from None
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            self._flower.start()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._flower.stop()
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()

@@ -1,0 +1,33 @@
+"""Ask a server on this machine for pages, with or without a login."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import urllib.error
+import urllib.request
+
+# A proxy that this machine may have is no way to reach a loopback address.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(url: str, login: str | None = None, *, data: bytes | None = None) -> tuple[int, str]:
+    """Status and body; `login` is `user:password`, `data` makes it a POST. Status 0: nobody listens (yet)."""
+    request = urllib.request.Request(url, data=data)
+    if login is not None:
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    try:
+        with _OPENER.open(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+    except urllib.error.URLError:
+        return 0, ""
