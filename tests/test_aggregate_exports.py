@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from aggregate import exports, frames
+from aggregate import artifact, exports, frames, metrics, tables
 from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
 from tests.builders import a_record, both_arms
@@ -118,3 +118,16 @@ def test_a_curtailed_run_exports_no_biased_metric():
     assert arm["pass_rate"] == 1.0  # b has failed once of two and is undecided
     for name in ("attempt_pass_rate", "mean_score", "cop", "consistency"):
         assert arm[name] is None
+
+
+def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere():
+    records = some_records()
+    info = RunInfo.from_records(records)
+    made = frames.collect(records)
+    assert list(frames.arm_frame(made.attempts, made.tasks).columns) == ["arm", *metrics.NAMES]
+    (built,) = artifact.from_frames(info, made)
+    for arm in ("candidate", "baseline"):
+        assert set(metrics.NAMES) <= set(exports.summary(info, made)["overall_stats"][arm])
+        assert set(metrics.NAMES) <= set(built["arms"][arm])
+        assert set(metrics.NAMES) <= set(built["by_tier"]["T1"]["arms"][arm])
+    assert {row.metric for row in tables.ROWS} <= set(metrics.NAMES)
