@@ -135,7 +135,7 @@ def _measured(report: dict[str, Any], *, has_oracle: bool) -> Judgment:
     if not broken and speedup < MIN_SPEEDUP:
         complaints.insert(0, f"{measured}, needs {MIN_SPEEDUP}")
     passed = not broken and speedup >= MIN_SPEEDUP
-    told = f"{measured}, {tests.passed} tests passed" if passed else "; ".join(complaints)
+    told = f"{measured}; tests passed: {tests.passed}" if passed else "; ".join(complaints)
     return Judgment(
         judge="benchmark",
         passed=passed,

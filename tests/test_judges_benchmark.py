@@ -5,6 +5,7 @@ Versions of the code differ by sleeps, 10 ms in the original, so that a busy mac
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,14 @@ def is_failed(judgment: Judgment) -> bool:
 
 def is_error(judgment: Judgment) -> bool:
     return (judgment.passed, judgment.score) == (None, None) and bool(judgment.error)
+
+
+def processes_with(argument: str) -> list[Path]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # a process that ends meanwhile
+            found += [path] if argument.encode() in path.read_bytes() else []
+    return found
 
 
 # What is measured
@@ -269,6 +278,7 @@ BREAKS = {
     "an exit in the benchmark": ("import sys\ndef work():\n    sys.exit(0)\n", "SystemExit"),
     "a hard exit in the benchmark": ("import os\ndef work():\n    os._exit(0)\n", "exit code 0"),
     "a crash": ("import os\ndef work():\n    os.abort()\n", "killed by signal 6"),
+    "a memory hog": ("def work():\n    bytearray(10**12)\n", "MemoryError"),
     "surrogates in its message": ("def work():\n    raise ValueError('\\ud800')\n", "ValueError"),
     "a killed parent": ("import os\ndef work():\n    os.kill(os.getppid(), 9)\n    while True: pass\n", ""),
     "noise on every descriptor": (NOISE, ""),
@@ -307,6 +317,22 @@ def work():
     judgment = await suite.judge(kills_the_runner, sandbox, timeout_seconds=8.0)
     assert is_failed(judgment), judgment
     assert "with the output's code at work" in judgment.details
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_a_daemon_that_the_output_starts_is_gone_with_the_judgment(suite, sandbox, tmp_path):
+    marker = f"daemon of {tmp_path.name}"
+    starts_one = f"""
+import subprocess, sys
+def work():
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "{marker}"]
+    subprocess.Popen(command, start_new_session=True)
+work()
+"""
+    judgment = await suite.judge(starts_one + "def work():\n    pass\n", sandbox)
+    assert judgment.passed is True, judgment.details
+    assert not processes_with(marker)
 
 
 async def test_a_stopped_clock_in_the_output_changes_nothing(suite):
