@@ -106,6 +106,8 @@ class Monitor:
         options.tasks_columns = COLUMNS
         # A browser is refused once before it asks for the password; that is nothing to report.
         logging.getLogger("tornado.access").disabled = True
+        # Flower asks for results without saying of which app, from threads of its own.
+        app.set_default()
         self._flower = _Guarded(login, capp=app, options=options, **settings)
         try:
             self._flower.start_http_server()

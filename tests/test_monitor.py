@@ -1,7 +1,10 @@
 """`uplift monitor`: Flower that tells nothing to strangers, changes nothing, and is told nothing by its folder."""
 
+import base64
 import re
 import socket
+import time
+from pathlib import Path
 
 import pytest
 from browsing import ask, free_port
@@ -16,8 +19,6 @@ LOGIN = f"uplift:{PASSWORD}"
 
 
 def header(credentials, scheme="Basic"):
-    import base64
-
     return f"{scheme} {base64.b64encode(credentials.encode()).decode()}"
 
 
@@ -91,8 +92,6 @@ def monitor(tmp_path_factory):
 
 
 def await_answer(process, port):
-    import time
-
     deadline = time.monotonic() + 60
     while ask(f"http://127.0.0.1:{port}/healthcheck")[0] != 200:
         assert process.poll() is None, process.stderr.read()
@@ -153,8 +152,6 @@ def test_a_flower_config_in_the_current_folder_is_not_run(monitor):
 
 @pytest.mark.slow
 def test_a_password_from_the_environment_is_not_in_the_list_of_processes(monitor):
-    from pathlib import Path
-
     _, _, process = monitor
     assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
 

