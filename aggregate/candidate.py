@@ -9,23 +9,24 @@ from typing import Any
 
 import pandas as pd
 
-from aggregate import comparison, costs, early_stop, groups, panels, speedup_block, task_results, triggers
+from aggregate import (
+    comparison,
+    consistency_block,
+    costs,
+    early_stop,
+    groups,
+    panels,
+    speedup_block,
+    task_results,
+    triggers,
+)
 from aggregate.comparison import Comparison
-from aggregate.frames import Frames, collect, values
+from aggregate.frames import Frames, collect
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE, CandidateInfo, RunInfo
-from aggregate.stats import compute_consistency_metrics, cost_weighted_advantage
+from aggregate.stats import cost_weighted_advantage
 from aggregate.verdict import ArmErrors, BaselineKind, Verdict, decision, error_reasons, verdict
 
-_CONSISTENCY = (
-    "n",
-    "accuracy_std_dev",
-    "accuracy_range",
-    "consistency_score",
-    "concept_overlap",
-    "flaky_tasks",
-    "flaky_by_sigma",
-)
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
 _SHOWN_FLAKY = 20
@@ -55,7 +56,7 @@ def measure(
         **told,
         **_counts(one),
         **_early_stop(one, told),
-        "consistency": {arm: _without_warnings(block) for arm, block in one.consistency.items()},
+        "consistency": one.consistency,
         "cost": costs.block(info, frames.attempts, one.overall, one.compared, one.arm),
         "cost_weighted_advantage": _weighted_advantage(one),
         "speedups": one.speedups,
@@ -145,7 +146,8 @@ class _Candidate:
     @cached_property
     def consistency(self) -> dict[str, dict[str, Any] | None]:
         return {
-            arm: None if self.curtailed else _consistency(self.info, self.frames, arm) for arm in self.arms
+            arm: None if self.curtailed else consistency_block.block(self.frames.attempts, arm)
+            for arm in self.arms
         }
 
     @cached_property
@@ -249,7 +251,11 @@ def _dropped(one: _Candidate) -> list[dict[str, str]]:
 def _groupings(one: _Candidate) -> dict[str, Any]:
     """By model, tier and judge type: each arm's metrics, and the arms compared."""
     made: dict[str, Any] = {}
+    left_out = groups.too_many(one.tasks)
     for name, column in groups.GROUPINGS.items():
+        if name in left_out:
+            made[name] = {}
+            continue
         arms = groups.by(
             column, one.frames.attempts, one.tasks, one.arms, one.info.pass_k, curtailed=one.curtailed
         )
@@ -271,30 +277,6 @@ def _arm_errors(info: RunInfo, attempts: pd.DataFrame, arm: str) -> ArmErrors:
     return ArmErrors(count, len(failed), messages)
 
 
-def _consistency(info: RunInfo, frames: Frames, arm: str) -> dict[str, Any] | None:
-    scored = frames.attempts[(frames.attempts["arm"] == arm) & frames.attempts["score"].notna()]
-    several = scored["model"].nunique() > 1
-    block = compute_consistency_metrics(
-        {"task": f"{task} ({model})" if several else task, "accuracy": 100 * score, "matched": matched}
-        for task, model, score, matched in zip(
-            *(values(scored[name]) for name in ("task", "model", "score", "matched")), strict=True
-        )
-    )
-    if block is None:
-        return None
-    agreeing = block["unseen_bound"]
-    return {
-        **{name: block[name] for name in _CONSISTENCY},
-        "ranges": {task: block["tasks"][task]["range"] for task in block["flaky_tasks"]},
-        "unseen_bound": {"tasks": len(agreeing), "bound": max(agreeing.values(), default=math.nan)},
-        "warnings": block["warnings"],
-    }
-
-
-def _without_warnings(block: dict[str, Any] | None) -> dict[str, Any] | None:
-    return block and {name: value for name, value in block.items() if name != "warnings"}
-
-
 def _weighted_advantage(one: _Candidate) -> float | None:
     """Advantage per dollar: over the oracle where there are benchmarks, else of scores over the baseline."""
     if one.curtailed:
@@ -308,8 +290,9 @@ def _weighted_advantage(one: _Candidate) -> float | None:
 def _warnings(one: _Candidate) -> list[str]:
     dropped = len(_dropped(one))
     found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
+    found += groups.too_many(one.tasks).values()
     for arm, block in one.consistency.items():
-        flaky = [f"flaky task {plain(warning)} ({arm})" for warning in (block or {}).get("warnings", ())]
+        flaky = [f"flaky task {plain(words)} ({arm})" for words in consistency_block.flaky_words(block)]
         found += flaky[:_SHOWN_FLAKY]
         if len(flaky) > _SHOWN_FLAKY:
             found.append(f"flaky tasks in {arm}: {len(flaky) - _SHOWN_FLAKY} more; see flaky_tasks")

@@ -28,8 +28,11 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
     curtailed = info.stop_early == "verdict"
     tasks = early_stop.decided_only(made.tasks, info.pass_k) if curtailed else made.tasks
     arms = sorted(made.attempts["arm"].unique())
+    left_out = groups.too_many(tasks)
     grouped = {
-        name: groups.by(column, made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
+        name: {}
+        if name in left_out
+        else groups.by(column, made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
         for name, column in groups.GROUPINGS.items()
     }
     found: dict[str, Any] = clean(
@@ -43,7 +46,7 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
             "curtailed": curtailed,
             "overall_stats": groups.overall(made.attempts, tasks, arms, info.pass_k, curtailed=curtailed),
             **grouped,
-            "warnings": [*info.warnings, *made.warnings],
+            "warnings": [*info.warnings, *made.warnings, *left_out.values()],
         }
     )
     return found

@@ -12,6 +12,7 @@ from aggregate.run_info import BASELINE
 
 Metrics = dict[str, Any]
 GROUPINGS = {"by_model": "model", "by_tier": "tier", "by_judge": "judge"}
+MOST_GROUPS = 200
 
 
 def overall(
@@ -56,6 +57,16 @@ def compared(
             comparison.compare_units(part, level=level, effect=effect), curtailed=curtailed
         )
         for name, part in paired.groupby(column, sort=True)
+    }
+
+
+def too_many(tasks: pd.DataFrame) -> dict[str, str]:
+    """Groupings with more groups than anyone reads, which are left out, and the warning that says so."""
+    sizes = {name: tasks[column].nunique() for name, column in GROUPINGS.items()}
+    return {
+        name: f"{name} is left out: {size} groups are more than {MOST_GROUPS}"
+        for name, size in sizes.items()
+        if size > MOST_GROUPS
     }
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from aggregate.stats import compute_consistency, compute_cop, pass_at_k, pass_hat_k
 
+MOST_K = 100  # merged runs can have thousands of attempts of one task
 Shown = Literal["count", "rate", "usd", "number", "milliseconds"]
 
 
@@ -152,7 +153,7 @@ def named(row: Mapping[str, float]) -> dict[str, float | int | bool]:
 
 
 def pass_curves(tasks: pd.DataFrame, pass_k: int, *, curtailed: bool = False) -> dict[str, dict[str, float]]:
-    """Mean pass@k and pass^k over tasks for k = 1 … pass_k; NaN where no task has k judged attempts.
+    """Mean pass@k and pass^k over tasks for k = 1 … pass_k, at most 100; NaN where no task has k judged attempts.
 
     Of a curtailed run only the first attempts are an unbiased sample.
     """
@@ -161,7 +162,7 @@ def pass_curves(tasks: pd.DataFrame, pass_k: int, *, curtailed: bool = False) ->
     if curtailed:
         first = _mean(tasks["first_passed"])
         return {name: {"1": first} for name in curves}
-    for k in range(1, pass_k + 1):
+    for k in range(1, min(pass_k, MOST_K) + 1):
         for name, chance in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
             known = [(chance(n, c, k), weight) for (n, c), weight in sorted(counts.items()) if n >= k]
             curves[name][str(k)] = _weighted(known) if known else np.nan

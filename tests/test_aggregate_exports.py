@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from aggregate import artifact, exports, frames, metrics, tables
+from aggregate import artifact, exports, frames, groups, metrics, tables
 from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
 from tests.builders import a_record, both_arms
@@ -39,8 +39,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_the_summary_has_flat_keys_overall_by_model_and_by_tier_each_arm_apart():
     records = some_records()
     made = exports.summary(RunInfo.from_records(records), records)
-    groups = [made["overall_stats"], made["by_model"]["anthropic:some-model"], made["by_tier"]["T1"]]
-    for group in groups:
+    parts = [made["overall_stats"], made["by_model"]["anthropic:some-model"], made["by_tier"]["T1"]]
+    for group in parts:
         assert set(group) == {"candidate", "baseline"}
         for arm in group.values():
             assert {*SEED_KEYS, "pass_rate", "cop", "consistency", "n", "n_scored"} <= set(arm)
@@ -131,3 +131,22 @@ def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere()
         assert set(metrics.NAMES) <= set(built["arms"][arm])
         assert set(metrics.NAMES) <= set(built["by_tier"]["T1"]["arms"][arm])
     assert {row.metric for row in tables.ROWS} <= set(metrics.NAMES)
+
+
+def test_more_groups_than_anyone_reads_are_left_out_and_said():
+    records = [a_record(f"t{number}", tier=f"tier-{number}") for number in range(groups.MOST_GROUPS + 1)]
+    info = RunInfo.from_records(records)
+    made = exports.summary(info, records)
+    assert made["by_tier"] == {}
+    assert made["warnings"] == ["by_tier is left out: 201 groups are more than 200"]
+    (built,) = artifact.build(info, records)
+    assert built["by_tier"] == {}
+    assert "by_tier is left out: 201 groups are more than 200" in built["warnings"]
+
+
+def test_thousands_of_attempts_of_one_task_are_summed_up_in_time():
+    records = [a_record("t", attempt=number, outcome="failed") for number in range(1, 5001)]
+    made = exports.summary(RunInfo.from_records(records), records)
+    curve = made["overall_stats"]["candidate"]["pass_at"]
+    assert list(curve) == [str(k) for k in range(1, 101)]
+    assert set(curve.values()) == {0.0}
