@@ -1,0 +1,151 @@
+"""Whole runs through real workers against the stand-in: both SDKs and the real Claude Code CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Ended, uplift
+
+pytestmark = pytest.mark.slow
+
+SERVER = Path(__file__).parent.parent / "examples" / "stand_in" / "server.py"
+CLAUDE = shutil.which(os.environ.get("UPLIFT_CLAUDE") or "claude")
+KEY = "sk-canary-0123456789"
+SDKS = pytest.mark.parametrize("model", ["anthropic:claude-sonnet-4-5", "openai:gpt-4o"])
+SKILL = "---\nname: zebra\ndescription: Say zebra.\n---\nALWAYS-SAY-ZEBRA\n"
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A stand-in in a process of its own."""
+
+    url: str
+
+    def script(self, *replies: dict[str, Any]) -> None:
+        self._ask("/_script", json.dumps(replies).encode())
+
+    def asked(self) -> list[dict[str, Any]]:
+        return [one for one in self._ask("/_requests") if "count_tokens" not in one["path"]]
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(self.url + path, body) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield Provider(process.stdout.readline().strip())
+    process.kill()
+    process.communicate()
+
+
+def evaluate(
+    folder: Path, provider: Provider, model: str, *flags: str, seconds: int = 20, tasks: int = 3
+) -> Ended:
+    """Evaluate a small skill with an embedded server and worker."""
+    (folder / "skill").mkdir()
+    (folder / "skill/SKILL.md").write_text(SKILL)
+    lines = [
+        f"  - {{id: t{i}, prompt: 'question {i}', judge: {{type: contains, expected: [hello]}}}}"
+        for i in range(tasks)
+    ]
+    head = f"skill_id: zebra\nversion: '1.0'\ndefaults: {{timeout_seconds: {seconds}}}\ntasks:\n"
+    (folder / "suite.yaml").write_text(head + "\n".join(lines) + "\n")
+    environment = {
+        "ANTHROPIC_BASE_URL": provider.url,
+        "OPENAI_BASE_URL": f"{provider.url}/v1",
+        "ANTHROPIC_API_KEY": KEY,
+        "OPENAI_API_KEY": KEY,
+    }
+    standalone = (
+        "--standalone",
+        "--task-suite",
+        "suite.yaml",
+        "--skill-path",
+        "skill",
+        "--state-root",
+        "state",
+    )
+    return uplift("evaluate", *standalone, "--model", model, *flags, cwd=folder, env=environment)
+
+
+def the_artifact(folder: Path) -> dict[str, Any]:
+    (path,) = (folder / "state/evaluations").glob("*.json")
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    return loaded
+
+
+def prompts(provider: Provider) -> list[str]:
+    return [json.dumps(one["body"]["messages"]) for one in provider.asked()]
+
+
+@SDKS
+def test_a_run_survives_429_500_and_dropped_connections_and_pays_only_for_answers(
+    tmp_path: Path, provider: Provider, model: str
+) -> None:
+    storm = [{"status": 429, "retry_after": "1"}, {"status": 500}, {"drop": True}, {"status": 529}]
+    provider.script(*storm, {"text": "hello", "input_tokens": 1000, "output_tokens": 100})
+    ended = evaluate(tmp_path, provider, model)
+    assert ended.code == 0, ended.err
+    assert len(provider.asked()) == 3 * 2 + len(storm)
+    # Published per million tokens: 3 and 15 for the first model, 2.50 and 10 for the second.
+    each = {"anthropic": 1000 * 3 + 100 * 15, "openai": 1000 * 2.5 + 100 * 10}[model.partition(":")[0]] / 1e6
+    assert the_artifact(tmp_path)["cost"]["spent_usd"] == pytest.approx(6 * each)
+    with_skill = [prompt for prompt in prompts(provider) if "ALWAYS-SAY-ZEBRA" in prompt]
+    assert {True, False} == {"ALWAYS-SAY-ZEBRA" in prompt for prompt in prompts(provider)}
+    assert len(with_skill) >= 3
+
+
+@SDKS
+def test_a_model_that_hangs_ends_in_timeouts(tmp_path: Path, provider: Provider, model: str) -> None:
+    provider.script({"hang": True})
+    evaluate(tmp_path, provider, model, seconds=2, tasks=1)
+    results = the_artifact(tmp_path)["candidate_results"]
+    assert [result["passed"] for result in results] == [False]
+    assert "no answer within 2 s" in json.dumps(results)
+
+
+@SDKS
+def test_a_hundred_megabytes_are_judged_by_their_first_four(
+    tmp_path: Path, provider: Provider, model: str
+) -> None:
+    provider.script({"text": "hello", "pad_bytes": 100_000_000})
+    ended = evaluate(tmp_path, provider, model, tasks=1)
+    assert ended.line["execution_pass_rate"] == 1.0
+    assert not any(one["finished"] for one in provider.asked())
+    assert sum(path.stat().st_size for path in (tmp_path / "state").rglob("*") if path.is_file()) < 60_000_000
+
+
+@SDKS
+def test_the_key_is_in_nothing_that_a_run_leaves(tmp_path: Path, provider: Provider, model: str) -> None:
+    provider.script({"status": 400, "message": f"your key {KEY} is bad"})
+    ended = evaluate(tmp_path, provider, model, tasks=1)
+    assert KEY not in ended.out + ended.err
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert left == []
+
+
+@pytest.mark.skipif(
+    CLAUDE is None, reason="no claude on PATH and no UPLIFT_CLAUDE; npm install @anthropic-ai/claude-code"
+)
+def test_claude_code_runs_both_arms_and_only_the_candidate_is_offered_the_skill(
+    tmp_path: Path, provider: Provider
+) -> None:
+    provider.script({"text": "hello", "input_tokens": 1000, "output_tokens": 100})
+    ended = evaluate(tmp_path, provider, "claude-code:claude-sonnet-4-5")
+    assert ended.code == 0, ended.err
+    offered = ["Say zebra." in json.dumps(one["body"]) for one in provider.asked()]
+    assert sorted(offered) == [False] * 3 + [True] * 3
+    assert the_artifact(tmp_path)["cost"]["spent_usd"] == pytest.approx(6 * (1000 * 3 + 100 * 15) / 1e6)
