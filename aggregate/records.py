@@ -13,7 +13,10 @@ JUDGED: frozenset[str] = frozenset({"passed", "failed", "timeout"})
 
 
 class AttemptRecord(BaseModel):
-    """One attempt. Only task, arm, attempt and outcome are required; what is missing stays missing."""
+    """One attempt. Only task, arm, attempt and outcome are required; what is missing stays missing.
+
+    `workspace` is the digest of the bundle with the files that an agent left.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -40,6 +43,7 @@ class AttemptRecord(BaseModel):
     cached: bool = False
     deliveries: int | None = None
     retries: int | None = None
+    workspace: str | None = None
 
     @property
     def judged(self) -> bool:

@@ -63,9 +63,7 @@ class Plan:
             run_id=self.run_id,
             created_at=self.created_at,
             task_count=len(self.suite.tasks),
-            arms=tuple(
-                Arm(name=arm.name, bundle=arm.bundle.digest if arm.bundle else None) for arm in self.arms
-            ),
+            arms=tuple(_message(arm) for arm in self.arms),
             models=self.options.models,
             pass_k=self.options.pass_k,
             skill_mode=self.options.skill_mode,
@@ -186,6 +184,12 @@ def _pipeline(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
 
 def _arm(name: str, skill: Skill | None) -> PlannedArm:
     return PlannedArm(name, skill, skills.bundle(skill) if skill else None)
+
+
+def _message(arm: PlannedArm) -> Arm:
+    if arm.skill is None or arm.bundle is None:
+        return Arm(name=arm.name)
+    return Arm(name=arm.name, bundle=arm.bundle.digest, folder=skills.folder_name(arm.skill))
 
 
 def _fixtures(folder: Path) -> Bundle | None:

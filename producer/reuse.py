@@ -8,6 +8,7 @@ from pathlib import Path
 from aggregate.records import AttemptRecord
 from producer.baseline_cache import BaselineCache, baseline_key, fixture_digests, key, served
 from producer.plan import Plan
+from workers.models.choose import agent_version
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
     cache = BaselineCache(plan.options.baseline_cache_dir)
     grid, arm = plan.grid, plan.arms.index(baseline)
     fixtures = fixture_digests(plan.whole_suite, plan.suite.folder)
+    versions = {model: agent_version(model) for model in plan.options.models}
     cached, keys = {}, {}
     for index in range(arm, grid.attempts, grid.arms):
         cell = grid.cell(index)
@@ -48,7 +50,7 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
             settings=plan.options.settings,
             judge_model=plan.options.judge_model,
             skill_mode=plan.options.skill_mode,
-            agent_version=None,
+            agent_version=versions[model],
             attempt=cell.number,
         )
         found = cache.get(keys[index], now)

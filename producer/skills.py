@@ -9,6 +9,7 @@ from pathlib import Path
 
 from producer import front_matter
 from producer.front_matter import FrontMatter, InvalidFrontMatter
+from producer.names import file_name
 from workers import bundles
 from workers.bundles import Bundle, BundleError
 
@@ -69,13 +70,18 @@ def with_text(skill: Skill, text: str, *, place: str | None = None) -> Skill:
     return _checked(replace(skill, text=text), place=place)
 
 
+def folder_name(skill: Skill) -> str:
+    """What the skill's folder is called where it is mounted: the skill's own name, as agents expect."""
+    return file_name(skill.name)
+
+
 def bundle(skill: Skill) -> Bundle:
     """The skill as workers get it: its folder, or its SKILL.md alone; raises InvalidSkill."""
-    content = {FILE_NAME: skill.text.encode()}
+    under, content = folder_name(skill), skill.text.encode()
     try:
         if skill.folder is None:
-            return bundles.pack_files(content)
-        return bundles.pack(skill.folder, replace=content)
+            return bundles.pack_files({f"{under}/{FILE_NAME}": content})
+        return bundles.pack(skill.folder, under=under, replace={FILE_NAME: content})
     except BundleError as error:
         raise InvalidSkill(f"skill {skill.folder or skill.path} cannot be packed: {error}") from error
 

@@ -98,7 +98,9 @@ def test_given_text_becomes_the_skill_and_the_rest_of_the_targets_folder_stays(
     made = the_skill(tmp_path, **{field: text})
 
     assert made.text == text
-    assert skills.bundle(made) == pack_files({"SKILL.md": text.encode(), "tone.md": b"Warm.\n"})
+    assert skills.bundle(made) == pack_files(
+        {f"{made.name}/SKILL.md": text.encode(), f"{made.name}/tone.md": b"Warm.\n"}
+    )
 
 
 def test_given_text_without_front_matter_gets_the_targets(tmp_path: Path) -> None:

@@ -192,9 +192,10 @@ def test_a_folder_travels_whole_and_a_single_file_alone(tmp_path: Path) -> None:
     folder = a_skill_folder(tmp_path / "notes", **{"references/tone.md": "Warm."})
 
     assert skills.bundle(skills.load(folder)) == pack_files(
-        {"SKILL.md": GOOD.encode(), "references/tone.md": b"Warm."}
+        {"release-notes/SKILL.md": GOOD.encode(), "release-notes/references/tone.md": b"Warm."}
     )
-    assert skills.bundle(skills.load(folder / "SKILL.md")) == pack_files({"SKILL.md": GOOD.encode()})
+    alone = skills.bundle(skills.load(folder / "SKILL.md"))
+    assert alone == pack_files({"release-notes/SKILL.md": GOOD.encode()})
 
 
 def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp_path: Path) -> None:
@@ -204,8 +205,8 @@ def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp
     skill = skills.with_text(skills.load(folder), changed)
 
     unpack(skills.bundle(skill).data, tmp_path / "there")
-    assert (tmp_path / "there/SKILL.md").read_text() == changed
-    assert (tmp_path / "there/references/tone.md").read_text() == "Warm."
+    assert (tmp_path / "there/notes/SKILL.md").read_text() == changed
+    assert (tmp_path / "there/notes/references/tone.md").read_text() == "Warm."
     assert skill.name == "notes"
     assert (folder / "SKILL.md").read_text() == GOOD
 

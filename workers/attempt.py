@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import judges
 from aggregate.records import AttemptRecord, Outcome
@@ -20,9 +21,9 @@ from judges.spec import Rubric
 from workers.claims import Claim
 from workers.grid import Cell
 from workers.messages import Task
-from workers.models import Request
-from workers.models.choose import parse
-from workers.models.retry import with_retries
+from workers.models import ModelTimedOut, Request
+from workers.models.choose import is_simulated
+from workers.models.retry import RETRIES, with_retries
 from workers.models.sim import Sim
 from workers.prompts import prepend
 from workers.runs import Run
@@ -58,31 +59,52 @@ class Answer:
     hopeless: bool = False
 
 
-async def ask(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None = None) -> Answer:
-    """Ask the model within the task's time; whatever goes wrong is in the answer."""
+Again = Callable[[], Awaitable[float]]
+
+
+async def ask(
+    attempt: Attempt, run: Run, claim: Claim, again: Again, workspace: Path | None = None
+) -> Answer:
+    """Ask the model within the task's time; whatever goes wrong is in the answer.
+
+    `again` waits for leave to ask once more and says how many seconds that took, which the deadline does not count.
+    """
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     begun = time.perf_counter()
-    retries = 0
-
-    def answer(**how: object) -> Answer:
-        return Answer(request, started_at, time.perf_counter() - begun, retries=retries, **how)  # type: ignore[arg-type]  # a closure over Answer's own fields
-
+    tries = 0
     request = Request(prompt=attempt.task.prompt)
+
+    def ended(**how: Any) -> Answer:
+        seconds = time.perf_counter() - begun
+        return Answer(request, started_at, seconds, retries=max(0, tries - 1), **how)
+
     try:
         request = _request(attempt, run, claim, workspace)
         model = run.model(attempt.model)
-        async with asyncio.timeout(attempt.task.timeout_seconds):
-            if run.manifest.settings.retry:
-                completion, retries = await with_retries(lambda: model.complete(request))
-            else:
-                completion = await model.complete(request)
-        return answer(completion=completion)
-    except TimeoutError:
-        return answer(outcome="timeout", error=f"no answer within {attempt.task.timeout_seconds:g} s")
+        async with asyncio.timeout(attempt.task.timeout_seconds) as deadline:
+
+            async def call() -> Completion:
+                nonlocal tries
+                tries += 1
+                if tries > 1:
+                    deadline.reschedule((deadline.when() or 0.0) + await again())
+                return await model.complete(request)
+
+            # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
+            completion, _ = await with_retries(
+                call,
+                retries=RETRIES if run.manifest.settings.retry else 0,
+                seconds_left=lambda: (deadline.when() or 0.0) - asyncio.get_running_loop().time(),
+            )
+        return ended(completion=completion)
+    except TimeoutError as late:
+        spent = late.completion if isinstance(late, ModelTimedOut) else None
+        words = f"no answer within {attempt.task.timeout_seconds:g} s"
+        return ended(outcome="timeout", error=words, completion=spent)
     # Any exception of a client is this attempt's error; the type names what broke where the message does not.
     except Exception as problem:
         text = f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
-        return answer(outcome="error", error=text, hopeless=getattr(problem, "hopeless", False))
+        return ended(outcome="error", error=text, hopeless=getattr(problem, "hopeless", False))
 
 
 def _request(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None) -> Request:
@@ -104,6 +126,7 @@ def _request(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None) -
         suite=run.fixtures,
         params=run.manifest.settings.params,
         timeout_seconds=attempt.task.timeout_seconds,
+        sandbox=run.manifest.sandbox,
     )
 
 
@@ -113,12 +136,12 @@ def _skill_text(folder: Path) -> str:
 
 
 async def judge(
-    attempt: Attempt, run: Run, answer: Answer, workspace: Path | None = None
+    attempt: Attempt, run: Run, answer: Answer, left: Path | None = None
 ) -> tuple[Judgment, float]:
     """Judge a completion; returns the judgment and the seconds that it took."""
     assert answer.completion is not None
     begun = time.perf_counter()
-    where = Workspace(suite=run.fixtures, left=workspace, sandbox=run.manifest.sandbox)
+    where = Workspace(suite=run.fixtures, left=left, sandbox=run.manifest.sandbox)
 
     async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
         return await _grade(attempt, run, answer.request, model, prompt, system)
@@ -130,20 +153,23 @@ async def judge(
 async def _grade(
     attempt: Attempt, run: Run, request: Request, model: str, prompt: str, system: str
 ) -> Completion:
-    """What a judge model says; a mocked one is content, a simulated one gives the score that was drawn."""
-    spec = model or run.manifest.judge_model or attempt.model
+    """What a judge model says; where the run's model is not real, no judge is asked either.
+
+    A mocked judge is content, a simulated one gives the score that was drawn for the attempt.
+    """
     rubric = attempt.task.judge
     assert isinstance(rubric, Rubric)
-    kind = parse(spec).kind
-    if kind in ("mock", "sim"):
+    spec = (
+        attempt.model if is_simulated(attempt.model) else model or run.manifest.judge_model or attempt.model
+    )
+    if is_simulated(spec):
         from judges.rubric import passing_reply, reply_with_score
 
         client = run.model(spec)
+        reply = passing_reply(rubric)
         if isinstance(client, Sim):
             reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
-        else:
-            reply = passing_reply(rubric)
-        return Completion(text=reply, cost_usd=0.0, cost_source=kind)
+        return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
     question = Request(prompt=prompt, system=system, params=run.manifest.settings.params)
     async with asyncio.timeout(question.timeout_seconds):
         completion, _ = await with_retries(lambda: run.model(spec).complete(question))
@@ -157,6 +183,7 @@ def record(
     answer: Answer,
     judged: tuple[Judgment, float] | None,
     worker: str,
+    workspace: str | None = None,
 ) -> AttemptRecord:
     """Everything that is known of this attempt, as it will be stored."""
     judgment, judge_seconds = judged if judged is not None else (None, 0.0)
@@ -183,6 +210,7 @@ def record(
         worker=worker,
         deliveries=claim.deliveries,
         retries=answer.retries,
+        workspace=workspace,
     )
 
 

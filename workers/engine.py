@@ -16,15 +16,16 @@ import redis.asyncio
 
 from aggregate.records import AttemptRecord
 from workers import attempt as attempts
-from workers.attempt import Attempt
+from workers.attempt import Answer, Attempt
 from workers.bundles import BundleError
 from workers.claims import Claim, Finished, Wanted, lease
 from workers.models.choose import is_agent
 from workers.runs import Run, RunGone, Runs
 from workers.server import connect
 from workers.settings import Settings
-from workers.slots import FairSlots
-from workers.store import pack
+from workers.store import WORKING_DAYS, pack
+from workers.turns import Halted, Turns, estimate, note
+from workers.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +85,9 @@ class Engine:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.load = Load()
         self.done = 0
-        self._slots = FairSlots(settings.in_flight)
-        self._agent_slots = FairSlots(settings.agent_in_flight)
         self._loop = asyncio.new_event_loop()
         self._client = _async_client(settings)
+        self._turns = Turns(self._client, settings)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self._draining = False
@@ -96,7 +96,7 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        return self._slots.used + self._agent_slots.used
+        return self._turns.used
 
     def run_batch(self, batch: Batch) -> int:
         """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
@@ -121,6 +121,7 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _close(self) -> None:
+        await self._turns.close()
         await self.runs.close()
         await self._client.aclose()
 
@@ -166,24 +167,54 @@ class Engine:
     async def _attempt(self, run: Run, batch: Batch, index: int) -> int:
         cell = run.grid.cell(index)
         attempt = Attempt.at(run, cell, await run.task(cell.task))
-        slots = self._agent_slots if run.model(attempt.model).agent else self._slots
-        while True:
-            async with slots.slot(batch.run_id):
-                claim = await run.claims.claim(Wanted(index, batch.round, batch.quarantine))
-                if claim.code == "go":
-                    answer = await attempts.ask(attempt, run, claim)
+        workspace = Workspace(attempt.task, run.fixtures) if run.model(attempt.model).agent else None
+        try:
+            while True:
+                claim, answer = await self._asked(run, batch, index, attempt, workspace)
+                if claim.code != "held":
                     break
+                # Somebody else has it: its record will make this delivery idle, or its lease will run out.
+                await asyncio.sleep(min(claim.wait_seconds + 0.05, LONGEST_WAIT))
             if claim.code == "poison":
-                return await self._store(
-                    run, batch, index, claim, attempts.poisoned(attempt, run, claim, self.name)
-                )
-            if claim.code != "held":
+                record = attempts.poisoned(attempt, run, claim, self.name)
+            elif answer is not None:
+                record = await self._judged(run, attempt, claim, answer, workspace)
+            else:
                 return 0
-            # Somebody else has it: its record will make this delivery idle, or its lease will run out.
-            await asyncio.sleep(min(claim.wait_seconds + 0.05, LONGEST_WAIT))
-        judged = await attempts.judge(attempt, run, answer) if answer.completion is not None else None
-        record = attempts.record(attempt, run, claim, answer, judged, self.name)
-        return await self._store(run, batch, index, claim, record)
+            return await self._store(run, batch, index, claim, record)
+        finally:
+            if workspace is not None:
+                await asyncio.to_thread(workspace.close)
+
+    async def _asked(
+        self, run: Run, batch: Batch, index: int, attempt: Attempt, workspace: Workspace | None
+    ) -> tuple[Claim, Answer | None]:
+        """Wait for a turn, claim, ask; without an answer where the claim was refused."""
+        try:
+            async with self._turns.turn(run, attempt) as turn:
+                wanted = Wanted(index, batch.round, batch.quarantine, estimate(run, attempt))
+                claim = await run.claims.claim(wanted)
+                if claim.code in ("halted", "budget"):
+                    run.halted.set()
+                if claim.code == "go":
+                    folder = workspace.folder if workspace else None
+                    turn.answer = await attempts.ask(attempt, run, claim, turn.again, folder)
+        except Halted:
+            return Claim("halted"), None
+        if turn.answer is not None:
+            await note(run, attempt, turn.answer)
+        return claim, turn.answer
+
+    async def _judged(
+        self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | None
+    ) -> AttemptRecord:
+        left, kept = None, None
+        if workspace is not None and answer.outcome is None:
+            left, bundle = await asyncio.to_thread(workspace.left)
+            kept = bundle.digest
+            await run.client.set(f"uplift:bundle:{kept}", bundle.data, ex=WORKING_DAYS * 86_400)
+        judged = await attempts.judge(attempt, run, answer, left) if answer.outcome is None else None
+        return attempts.record(attempt, run, claim, answer, judged, self.name, kept)
 
     async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: AttemptRecord) -> int:
         finished = Finished(
@@ -191,13 +222,24 @@ class Engine:
             token=claim.token,
             round=batch.round,
             outcome=record.outcome,
-            cost=record.completion.cost_usd if record.completion else None,
+            cost=_cost(record),
             arm=index % run.grid.arms,
             payload=pack(record),
         )
         stored = await run.claims.store(finished)
         self.done += 1
         return int(stored in ("stored", "replaced"))
+
+
+def _cost(record: AttemptRecord) -> float | None:
+    """All that an attempt cost, its judges included; None where nothing is known."""
+    known = [judgment.cost_usd for judgment in record.judgments if judgment.cost_usd is not None]
+    said = record.completion
+    if (
+        said is not None and said.cost_usd is not None and said.cost_source != "replay"
+    ):  # that was paid before
+        known.append(said.cost_usd)
+    return sum(known) if known else None
 
 
 def _async_client(settings: Settings) -> redis.asyncio.Redis:

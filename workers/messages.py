@@ -41,10 +41,11 @@ class Task(_Message):
 
 
 class Arm(_Message):
-    """What the model is given: a skill by its bundle's digest, or nothing."""
+    """What the model is given: a skill by its bundle's digest and the folder's name in it, or nothing."""
 
     name: str
     bundle: str | None = None
+    folder: str = ""
 
 
 class CommandSpec(_Message):

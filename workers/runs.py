@@ -15,9 +15,10 @@ import redis.asyncio
 from workers.bundles import BundleMissing, Folders
 from workers.claims import RunClaims
 from workers.grid import Grid
+from workers.limits import Breaker
 from workers.messages import Manifest, SkillMode, Task
 from workers.models import Model
-from workers.models.choose import is_agent, model_for
+from workers.models.choose import model_for, mounts_skills
 from workers.store import Keys
 
 RUNS_KEPT = 16
@@ -30,7 +31,10 @@ class RunGone(Exception):
 
 @dataclass
 class Run:
-    """One run in this process."""
+    """One run in this process.
+
+    `halted` is set once the store says that nothing more may start, so that nobody waits for a limit in vain.
+    """
 
     manifest: Manifest
     grid: Grid
@@ -39,7 +43,10 @@ class Run:
     folders: Folders
     fixtures: Path | None
     skills: dict[str, Path]
+    breaker: Breaker
     models: dict[str, Model] = field(default_factory=dict)
+    halted: asyncio.Event = field(default_factory=asyncio.Event)
+    largest_costs: dict[str, float] = field(default_factory=dict)
     _tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
 
     async def fetch_tasks(self, numbers: set[int]) -> None:
@@ -72,7 +79,7 @@ class Run:
         """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
         if self.manifest.skill_mode is not None:
             return self.manifest.skill_mode
-        return "mount" if is_agent(spec, self.manifest.settings) else "prepend"
+        return "mount" if mounts_skills(spec, self.manifest.settings) else "prepend"
 
 
 class Runs:
@@ -120,9 +127,12 @@ class Runs:
                 units=grid.units if manifest.stop_early == "verdict" else 0,
             ),
             client=self._client,
+            breaker=Breaker(self._client, Keys(run_id).breaker),
             folders=self._folders,
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
-            skills={arm.name: await self._folder(arm.bundle) for arm in manifest.arms if arm.bundle},
+            skills={
+                arm.name: await self._folder(arm.bundle) / arm.folder for arm in manifest.arms if arm.bundle
+            },
         )
 
     async def _folder(self, digest: str) -> Path:

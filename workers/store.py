@@ -28,7 +28,7 @@ _PAGE = 500
 
 _Field = bytes | bytearray | memoryview | str | int | float
 
-Halt = Literal["", "paused", "cancelled", "over_budget", "decided"]
+Halt = Literal["", "paused", "cancelled", "over_budget", "decided", "hopeless"]
 
 
 class UnknownRun(Exception):
@@ -45,8 +45,8 @@ class Keys:
         return f"uplift:{self.run_id}:{name}"
 
     def all(self) -> list[str]:
-        names = "manifest info tasks state records errors claims owners deaths counts passed artifacts rounds workers"
-        return [getattr(self, name) for name in names.split()]
+        names = "manifest info tasks state records errors claims owners deaths counts passed"
+        return [getattr(self, name) for name in f"{names} artifacts rounds workers breaker".split()]
 
 
 @dataclass(frozen=True)

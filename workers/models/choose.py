@@ -107,6 +107,15 @@ def mounts_skills(spec: str, settings: ModelSettings) -> bool:
     return parsed.kind == "claude-code"
 
 
+def agent_version(spec: str) -> str | None:
+    """The version of the program behind a model, where one is installed here; answers depend on it."""
+    if parse(spec).kind != "claude-code":
+        return None
+    from workers.models import claude_code
+
+    return claude_code.version()
+
+
 def is_simulated(spec: str) -> bool:
     """Whether no real model answers, so that the numbers say nothing about a skill."""
     return parse(spec).kind in ("mock", "sim")

@@ -14,6 +14,7 @@ from judges.judgment import Completion
 from workers.messages import ModelSettings, Price
 
 _MILLION = 1_000_000
+DEFAULT_MAX_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ def largest_cost(spec: str, settings: ModelSettings, input_tokens: int, max_toke
     if prices is None:
         return None
     return (input_tokens * prices.price.input + max_tokens * prices.price.output) / _MILLION
+
+
+def first_estimate(spec: str, prompt: str, settings: ModelSettings) -> float:
+    """What to reserve for a call before any has been seen; a model without a price is refused before that."""
+    kind, _, name = spec.partition(":")
+    if kind == "sim":
+        from workers.models import sim
+
+        return sim.parse(name).cost
+    longest = settings.params.get("max_tokens")
+    most = longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
+    return largest_cost(spec, settings, len(prompt) // 3, most) or 0.0
 
 
 def provider_cost(usage: Mapping[str, Any]) -> float | None:

@@ -1,0 +1,136 @@
+"""Leave to ask a model: its limits over all workers first, then a slot of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import redis.asyncio
+
+from workers.attempt import Answer, Attempt
+from workers.limits import ModelLimits, Permit, estimated_tokens, limits_for
+from workers.messages import Limits
+from workers.models.choose import is_simulated
+from workers.models.prices import first_estimate
+from workers.runs import Run
+from workers.settings import Settings
+from workers.slots import FairSlots
+from workers.store import Keys
+
+LOOK_SECONDS = 2.0
+
+
+class Halted(Exception):
+    """The run takes no new attempts."""
+
+
+class Turn:
+    """One attempt's leave to ask; `again` is for asking the same thing once more."""
+
+    def __init__(self, limits: ModelLimits, model: str, pace: Limits, tokens: int) -> None:
+        self._limits = limits
+        self._model = model
+        self._pace = pace
+        self._tokens = tokens
+        self.answer: Answer | None = None
+
+    async def again(self) -> float:
+        """Wait for leave to repeat the call, in the slot that is ours already; returns the seconds waited."""
+        return (await self._limits.acquire(self._model, self._pace, self._tokens)).waited
+
+    def used_tokens(self) -> int | None:
+        """What the call used; 0 where none was made, None where nobody knows."""
+        if self.answer is None:
+            return 0
+        said = self.answer.completion
+        if said is None or said.input_tokens is None or said.output_tokens is None:
+            return None
+        return said.input_tokens + said.output_tokens
+
+
+class Turns:
+    """Gives leave to ask, in this process; `used` counts what is in flight."""
+
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
+        self._slots = FairSlots(settings.in_flight)
+        self._agent_slots = FairSlots(settings.agent_in_flight)
+        self._limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
+
+    @property
+    def used(self) -> int:
+        return self._slots.used + self._agent_slots.used
+
+    async def close(self) -> None:
+        await self._limits.close()
+
+    @asynccontextmanager
+    async def turn(self, run: Run, attempt: Attempt) -> AsyncIterator[Turn]:
+        """Wait for the model's limit and then for a slot; both are given back when the block ends.
+
+        Raises Halted when the run is halted while we wait: a limit can mean waiting for hours.
+        """
+        spec, settings = attempt.model, run.manifest.settings
+        limits = limits_for(spec, settings)
+        tokens = estimated_tokens(attempt.task.prompt, settings) if limits.tpm else 0
+        await self._check(run)
+        permit = await _unless_halted(run, self._limits.acquire(spec, limits, tokens), limits)
+        turn = Turn(self._limits, spec, Limits(rpm=limits.rpm, tpm=limits.tpm), tokens)
+        slots = self._agent_slots if run.model(spec).agent else self._slots
+        try:
+            async with slots.slot(run.manifest.run_id):
+                yield turn
+        finally:
+            await self._limits.release(permit, turn.used_tokens())
+
+    async def _check(self, run: Run) -> None:
+        if run.halted.is_set():
+            if await is_halted(run):
+                raise Halted
+            run.halted.clear()  # it was resumed
+
+
+async def is_halted(run: Run) -> bool:
+    """Ask the store whether the run takes no new attempts."""
+    halt, sealed = await run.client.hmget(Keys(run.manifest.run_id).state, ["halt", "sealed"])
+    return bool(halt) or sealed != b"0"
+
+
+async def _unless_halted(run: Run, acquire: Coroutine[Any, Any, Permit], limits: Limits) -> Permit:
+    if limits == Limits():
+        return await acquire
+    waiting = asyncio.ensure_future(acquire)
+    try:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=LOOK_SECONDS)
+            if not waiting.done() and await is_halted(run):
+                run.halted.set()
+                raise Halted
+        return waiting.result()
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+def estimate(run: Run, attempt: Attempt) -> float:
+    """What an attempt may cost, to be reserved: the largest seen here, at first the longest answer's price."""
+    if run.manifest.budget_usd is None:
+        return 0.0
+    seen = run.largest_costs.get(attempt.model)
+    return first_estimate(attempt.model, attempt.task.prompt, run.manifest.settings) if seen is None else seen
+
+
+async def note(run: Run, attempt: Attempt, answer: Answer) -> None:
+    """Remember what a call cost, and end the run when its model cannot answer anybody."""
+    if answer.completion is not None and answer.completion.cost_usd is not None:
+        cost = answer.completion.cost_usd
+        run.largest_costs[attempt.model] = max(cost, run.largest_costs.get(attempt.model, 0.0))
+    if answer.hopeless:
+        why = await run.breaker.failed(attempt.model, answer.error or "")
+        if why is not None:
+            run.halted.set()
+            await run.client.hset(Keys(run.manifest.run_id).state, mapping={"halt": "hopeless", "why": why})
+    elif answer.outcome is None and not is_simulated(attempt.model):
+        await run.breaker.answered(attempt.model)
