@@ -84,6 +84,8 @@ def safe_cell(text: str) -> str:
 
 def _cells(column: pd.Series[Any]) -> list[str]:
     """A column as text; equal values are written once, for most columns hold few."""
+    if column.isna().all():
+        return [""] * len(column)
     cells = values(column)
     match column.dtype.kind:
         case "f":

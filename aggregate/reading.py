@@ -11,8 +11,8 @@ from typing import IO, cast
 
 from pydantic import ValidationError
 
-from aggregate import ranges
 from aggregate.plain_text import plain
+from aggregate.ranges import BoundedRecord
 from aggregate.records import AttemptRecord
 from aggregate.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
 
@@ -70,16 +70,15 @@ def _opened(path: Path) -> IO[bytes]:
 def _parsed(line: bytes) -> tuple[AttemptRecord | None, list[str]]:
     try:
         # Strict, because a score of true or a count of "3" was not measured as a number.
-        record = AttemptRecord.model_validate_json(line, strict=True)
+        record = BoundedRecord.model_validate_json(line, strict=True)
     except ValidationError as invalid:
         return None, [
             f"{_place(error['loc'])}: {plain(error['msg'], 200)}"
             for error in invalid.errors(include_url=False, include_context=False, include_input=False)
         ]
-    wrong = [f"{place}: {message}" for place, message in ranges.problems(record)]
     if not is_known_arm(record.arm):
-        wrong.append(f"arm: {_unknown_arm(record.arm)}")
-    return record, wrong
+        return record, [f"arm: {_unknown_arm(record.arm)}"]
+    return record, []
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from aggregate.ranges import MAX_POINTS
+from aggregate.ranges import CRITERION
 from aggregate.records import JUDGED, AttemptRecord
 from aggregate.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
 from aggregate.stats import compute_impl_rate
@@ -103,12 +103,17 @@ def impl_rate(judgment: Judgment) -> float | None:
         for criterion in judgment.criteria
         if criterion.achieved is not None
         and criterion.max_points is not None
-        and 0 <= criterion.achieved <= MAX_POINTS
-        and 0 <= criterion.max_points <= MAX_POINTS
+        and _within(criterion.achieved, "achieved")
+        and _within(criterion.max_points, "max_points")
     ]
     if not points:
         return None
     return compute_impl_rate(sum(achieved for achieved, _ in points), sum(most for _, most in points))
+
+
+def _within(points: float, name: str) -> bool:
+    low, high = CRITERION[name]
+    return low <= points <= high
 
 
 def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
