@@ -14,6 +14,8 @@ from running import start_uplift, uplift
 
 from producer.monitoring import InvalidLogin, Login, is_loopback
 
+pytestmark = pytest.mark.xdist_group("monitor")  # one started monitor serves most of them
+
 PASSWORD = "correct,horse:battery staple"
 LOGIN = f"uplift:{PASSWORD}"
 
