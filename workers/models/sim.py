@@ -137,6 +137,10 @@ class Sim:
             return threshold + (1 - threshold) * draws.score
         return threshold * draws.score
 
+    def latency(self, request: Request) -> float:
+        """How long this attempt takes, in seconds."""
+        return self._seconds(self._draws(request))
+
     def _passes(self, request: Request, draws: Draws) -> bool:
         if request.arm == "oracle":
             return True

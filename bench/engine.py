@@ -1,0 +1,184 @@
+"""What the engine itself costs and how close it comes to ideal: real server, real worker, simulated model.
+
+    python -m bench.engine [--quick]
+
+Processor time is that of all processes: producer, worker (with the aggregating child) and server. Wall times are
+counted from the moment the run is submitted, with the worker already up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.rows import Row, show
+from producer import local, plan
+from producer.options import Options
+from producer.submit import Server, open_server, submit
+from workers.messages import ModelSettings, Task
+from workers.models import Request
+from workers.models.choose import model_for
+from workers.models.sim import Sim
+from workers.server import workers
+
+SKILL = "---\nname: bench\ndescription: A skill for measuring.\n---\nBe brief.\n"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: seconds of processor time by process, wall seconds, and the producer's largest memory."""
+
+    attempts: int
+    producer_cpu: float
+    worker_cpu: float
+    server_cpu: float
+    publish_seconds: float
+    wall_seconds: float
+    producer_mb: float
+    worker_mb: float
+    server_mb: float
+
+    @property
+    def cpu_ms(self) -> float:
+        return 1000 * (self.producer_cpu + self.worker_cpu + self.server_cpu) / self.attempts
+
+    @property
+    def split(self) -> str:
+        parts = (self.producer_cpu, self.worker_cpu, self.server_cpu)
+        return "producer {:.3f} + worker {:.3f} + server {:.3f} ms".format(
+            *(1000 * p / self.attempts for p in parts)
+        )
+
+
+def run(tasks: int, pass_k: int, model: str, *, in_flight: int = 100) -> Measured:
+    """Run a suite of `contains` tasks in both arms and measure it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        options = Options(
+            task_suite=_suite(folder, tasks),
+            state_root=folder / "state",
+            standalone=True,
+            skill_path=folder / "SKILL.md",
+            models=(model,),
+            pass_k=pass_k,
+        )
+        with local.serving(folder / "server") as private:
+            private.start_worker(in_flight=in_flight)
+            server = open_server(private.url)
+            _until(lambda: bool(workers(server.store.client)))
+            return _measured(options, private, server)
+
+
+def _measured(options: Options, private: local.Local, server: Server) -> Measured:
+    assert private.worker is not None
+    pids = [os.getpid(), private.worker.pid, private.server.pid]
+    before = [_cpu(pid) for pid in pids]
+    planned = plan.make(options)
+    begun = time.monotonic()
+    submit(server, planned, {})
+    published = time.monotonic() - begun
+    _until(lambda: server.store.artifacts(planned.run_id) is not None)
+    wall = time.monotonic() - begun
+    spent = [_cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
+    return Measured(
+        planned.grid.attempts,
+        *spent,
+        published,
+        wall,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        _largest_mb(pids[1]),
+        _largest_mb(pids[2]),
+    )
+
+
+def ideal_seconds(tasks: int, pass_k: int, model: str, in_flight: int) -> float:
+    """How long the drawn latencies take when every slot is always busy: each next call goes to the first free slot."""
+    client = model_for(model, ModelSettings())
+    assert isinstance(client, Sim)
+    free = [0.0] * in_flight
+    for attempt in range(1, pass_k + 1):
+        for number in range(tasks):
+            for arm in ("baseline", "candidate"):
+                task = Task.model_validate(_task(number))
+                request = Request("", task=task, arm=arm, attempt=attempt)
+                heapq.heapreplace(free, free[0] + client.latency(request))
+    return max(free)
+
+
+def rows(*, quick: bool = False) -> list[Row]:
+    """The engine's part of the bench table."""
+    tasks, pass_k = (2000, 5) if quick else (10_000, 5)
+    found = []
+    large = run(tasks, pass_k, "sim")
+    found.append(
+        Row(
+            f"engine CPU per attempt, {large.attempts} zero-length", large.cpu_ms, "ms", 0.7, note=large.split
+        )
+    )
+    found.append(Row(f"publish {large.attempts} attempts", large.publish_seconds, "s", 10))
+    found.append(Row("producer memory in that run", large.producer_mb, "MB", 200))
+    memory = f"server {large.server_mb:.0f} MB"
+    found.append(Row("worker memory in that run", large.worker_mb, "MB", note=memory))
+    found.append(Row("that run, submitted to artifact", large.wall_seconds, "s"))
+    second = run(100 if quick else 1000, 1, "sim:latency=1")
+    bar = second.attempts / 100 + 2
+    found.append(Row(f"{second.attempts} attempts of 1 s, 100 in flight", second.wall_seconds, "s", bar))
+    model, count = "sim:latency=1,spread=exp", 1000 if quick else 5000
+    spread = run(count, 1, model, in_flight=1000)
+    share = 100 * ideal_seconds(count, 1, model, 1000) / spread.wall_seconds
+    note = f"{spread.attempts} attempts in {spread.wall_seconds:.1f} s"
+    found.append(Row("1,000 in flight, exponential 1 s", share, "% of ideal", 90, "higher", note))
+    return found
+
+
+def _task(number: int) -> dict[str, object]:
+    return {
+        "id": f"task-{number}",
+        "prompt": f"Say word{number}.",
+        "judge": {"type": "contains", "expected": [f"word{number}"]},
+    }
+
+
+def _suite(folder: Path, tasks: int) -> Path:
+    (folder / "SKILL.md").write_text(SKILL)
+    lines = ["skill_id: bench", 'version: "1.0"', "tasks:"]
+    for number in range(tasks):
+        lines.append(f"  - id: task-{number}\n    prompt: Say word{number}.")
+        lines.append(f"    judge: {{type: contains, expected: [word{number}]}}")
+    suite = folder / "suite.yaml"
+    suite.write_text("\n".join(lines) + "\n")
+    return suite
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds of a process and of the children it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / TICK
+
+
+def _largest_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the attempts")
+    show(rows(quick=parser.parse_args().quick))
+
+
+if __name__ == "__main__":
+    main()
