@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from aggregate import early_stop, groups
 from aggregate.artifact import write_json, write_text
-from aggregate.frames import Frames, collect, values
+from aggregate.frames import Frames, collect
 from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
 from aggregate.standard_json import clean
@@ -84,24 +84,25 @@ def safe_cell(text: str) -> str:
 
 def _cells(column: pd.Series[Any]) -> list[str]:
     """A column as text; equal values are written once, for most columns hold few."""
-    if column.isna().all():
-        return [""] * len(column)
-    cells = values(column)
-    match column.dtype.kind:
-        case "f":
-            written = {value: _number(value) for value in set(cells) if not math.isnan(value)}
-            return [written.get(value, "") for value in cells]
-        case "b":
-            return ["true" if value else "false" for value in cells]
-        case "i":
-            return [str(value) for value in cells]
+    codes, unique = pd.factorize(column)
+    written = np.array([*map(_cell, unique), ""], dtype=object)
+    return list(written[codes])  # the code of a missing value is -1, which is the empty cell at the end
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case str():
+            return safe_cell(value)
+        case bool() | np.bool_():
+            return "true" if value else "false"
+        case float():
+            return _number(value)
         case _:
-            safe = {value: safe_cell(value) for value in set(cells) if isinstance(value, str)}
-            return [safe.get(value, "") for value in cells]
+            return str(value)
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def _frames(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> Frames:

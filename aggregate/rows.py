@@ -125,20 +125,19 @@ def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
     rates = [impl_rate(judge) for judge in judges]
     first = record.judgments[0] if record.judgments else None
     kind = first.judge if first else (task.judge if task else None)
-    return Bundle(
-        key=key,
-        attempt=(*key, tier, kind, record.outcome, *_attempt(record, judges, rates)),
-        judgments=[
-            (*key, tier, number, *_judgment(judge, rate))
-            for number, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1)
-        ],
-        criteria=[
-            (*key, tier, number, judge.judge, judge.judge_model, *_criterion(criterion))
-            for number, judge in enumerate(judges, start=1)
-            for criterion in judge.criteria
-        ],
-        measured=_measured(record, first, model) if record.outcome in JUDGED else None,
-    )
+    attempt = (*key, tier, kind, record.outcome, *_attempt(record, judges, rates))
+    judgments = [
+        (*key, tier, number, *_judgment(judge, rate))
+        for number, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1)
+    ]
+    criteria = [
+        (*key, tier, number, judge.judge, judge.judge_model, *_criterion(criterion))
+        for number, judge in enumerate(judges, start=1)
+        if judge.criteria
+        for criterion in judge.criteria
+    ]
+    measured = _measured(record, first, model) if record.outcome in JUDGED else None
+    return Bundle(key, attempt, judgments, criteria, measured)
 
 
 def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | None]) -> Row:
@@ -167,9 +166,7 @@ def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | 
             if completion is not None
             else (None, None, None, None, None, None, None, False, None)
         ),
-        _total([judge.cost_usd for judge in judges]),
-        _total([judge.input_tokens for judge in judges]),
-        _total([judge.output_tokens for judge in judges]),
+        *_billed(judges),
         record.model_ms,
         record.judge_ms,
         _short(record.details),
@@ -256,6 +253,17 @@ def _median(values: Iterable[float | None]) -> float | None:
     if len(given) < 2:
         return given[0] if given else None
     return statistics.median(given)
+
+
+def _billed(judges: list[Judgment]) -> Row:
+    """Cost, input and output tokens of all judges of an attempt."""
+    if len(judges) == 1:
+        return judges[0].cost_usd, judges[0].input_tokens, judges[0].output_tokens
+    return (
+        _total(judge.cost_usd for judge in judges),
+        _total(judge.input_tokens for judge in judges),
+        _total(judge.output_tokens for judge in judges),
+    )
 
 
 def _total(values: Iterable[float | None]) -> float | None:
