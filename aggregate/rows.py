@@ -150,7 +150,7 @@ def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | 
         _score(record, judges) if judged else None,
         _median(rates) if judged else None,
         len(judges),
-        sum(judge.score is None for judge in judges),
+        [judge.score for judge in judges].count(None),
         *(
             (
                 completion.cost_usd,
