@@ -1,16 +1,18 @@
-"""Aggregate a file of records, whoever wrote them, into the state root."""
+"""Aggregate or compare records that lie in files, whoever wrote them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from aggregate import artifact, exports
+from aggregate import artifact, comparison, exports
 from aggregate.reading import read_jsonl
 from aggregate.run_info import RunInfo
 from producer.collect import write
 from producer.names import file_name
+from producer.options import InvalidOption
 from producer.places import Notes, Places
+from workers.store import UnknownRun
 
 
 def aggregate_file(path: Path, places: Places, *, output: Path | None, margin: float) -> list[dict[str, Any]]:
@@ -22,3 +24,22 @@ def aggregate_file(path: Path, places: Places, *, output: Path | None, margin: f
     written = [write(one, notes, places, several=len(made) > 1) for one in made]
     exports.write_exports(info, read_jsonl(path), places.root / "runs" / file_name(info.run_id))
     return written
+
+
+def compare_runs(first: str, second: str, places: Places, *, margin: float) -> dict[str, Any]:
+    """The second run's candidate against the first's; each is a run id of the state root or a file of records."""
+    paths = [_records(name, places) for name in (first, second)]
+    try:
+        return comparison.compare(*(read_jsonl(path) for path in paths), margin=margin)
+    except ValueError as problem:
+        raise InvalidOption(str(problem)) from None
+
+
+def _records(name: str, places: Places) -> Path:
+    given = Path(name)
+    if given.suffix in (".jsonl", ".gz") and given.is_file():
+        return given
+    path = places.records(name)
+    if not path.is_file():
+        raise UnknownRun(f"no records of run {name!r} under {places.root}; `uplift runs` lists what is there")
+    return path

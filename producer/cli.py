@@ -31,6 +31,7 @@ app.command("watch")(steer.watch)
 app.command("cancel")(steer.cancel)
 app.command("resume")(steer.resume)
 app.command("aggregate")(records.aggregate)
+app.command("compare")(records.compare)
 
 
 def _version(wanted: bool) -> None:

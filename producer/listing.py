@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from aggregate.plain_text import plain
@@ -182,23 +183,22 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
 
 
 def show(found: list[Row]) -> None:
-    """Print rows as a table on standard output."""
+    """Print rows as a table on standard output; the suite gives way where the terminal is narrow."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("run", "state", "attempts", "verdict", "decision", "delta", "suite"):
-        table.add_column(column, no_wrap=column == "run", justify="right" if column == "delta" else "left")
+        table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
     for row in found:
-        attempts_done = f"{row.done}/{row.total}" if row.total is not None else ""
-        delta = "–" if row.delta is None else f"{100 * row.delta:+.1f}"
+        suite = Path(row.suite or "–")
         table.add_row(
             row.run_id,
             row.state,
-            attempts_done,
+            f"{row.done}/{row.total}" if row.total is not None else "",
             row.verdict or "–",
             row.decision or "–",
-            delta,
-            plain(row.suite or "–", 60),
+            "–" if row.delta is None else f"{100 * row.delta:+.1f}",
+            plain("/".join(suite.parts[-2:]), 60),
         )
     Console(highlight=False, markup=False).print(table)

@@ -1,4 +1,4 @@
-"""`uplift aggregate`: turn records from anywhere into artifact, summary and tables."""
+"""`uplift aggregate` and `compare`: what records say, from any source and from any two runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Quiet, StateRoot
+from producer.commands.flags import DEFAULT_STATE_ROOT, Json, Quiet, StateRoot
 
 
 def aggregate(
@@ -45,3 +45,34 @@ def aggregate(
     report_and_exit(
         made, places, gate=one_of("--gate", gate, ("verdict", "decision")), quiet=quiet, as_json=as_json
     )
+
+
+def compare(
+    first: Annotated[
+        str, typer.Argument(metavar="RUN", help="The earlier run: an id, or a file of records.")
+    ],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
+    state_root: StateRoot = DEFAULT_STATE_ROOT,
+    margin: Annotated[
+        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+    ] = 0.05,
+    as_json: Json = False,
+) -> None:
+    """Compare the candidates of two runs of one suite, paired by task and model.
+
+    Says whether the second run's candidate is better than the first's. Exits 0 when the comparison could be made.
+
+    Example: uplift compare 20260101-120000-abc123 20260108-120000-def456
+    """
+    from rich.console import Console
+
+    from aggregate.standard_json import dumps
+    from aggregate.tables import compare_table
+    from producer.aggregation import compare_runs
+    from producer.places import Places
+
+    result = compare_runs(first, second, Places(state_root), margin=margin)
+    if as_json:
+        typer.echo(dumps(result))
+    else:
+        Console(highlight=False).print(compare_table(result))
