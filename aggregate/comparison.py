@@ -234,9 +234,13 @@ def compare(
 ) -> dict[str, Any]:
     """Two runs of one suite: the second's candidate arm against the first's, paired by (task, model).
 
-    A run without a candidate arm is compared by its baseline; one with several candidates is a ValueError.
+    A run without a candidate arm is compared by its baseline; one with several candidates is a ValueError. Two
+    runs of one model each are paired by task alone: which model does better is then what is asked.
     """
     first, second = (_one_arm(frames.collect(records)) for records in (records_a, records_b))
+    models = sorted({*first["model"].unique(), *second["model"].unique()})
+    if first["model"].nunique() == second["model"].nunique() == 1:
+        first, second = (tasks.assign(model=" / ".join(models)) for tasks in (first, second))
     joined = pd.concat([first.assign(arm="a"), second.assign(arm="b")], ignore_index=True)
     paired = units(joined, candidate="b", baseline="a")
     compared = compare_units(paired, level=level)
@@ -246,7 +250,7 @@ def compare(
         "decision": made.decision,
         "decision_reason": made.reason,
         "margin": margin,
-        "models": sorted(paired["model"].unique()),
+        "models": models,
         "changes": changes(paired),
     }
     result: dict[str, Any] = clean(told)

@@ -79,7 +79,9 @@ def power(artifact: Mapping[str, Any]) -> str:
     if smallest is not None and smallest <= wanted:
         return f"{noun} can show differences from ±{100 * smallest:.0f} points on."
     limit = (
-        f"cannot show less than ±{100 * smallest:.0f} points" if smallest is not None else "can show nothing"
+        f"cannot show less than ±{100 * smallest:.0f} points"
+        if smallest is not None
+        else "are too few to rely on, whatever the difference"
     )
     return f"{noun} {limit}; {_advice(needed, target)}."
 

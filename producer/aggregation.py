@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aggregate import artifact, comparison, exports
+from aggregate import artifact, comparison, exports, frames
 from aggregate.reading import read_jsonl
-from aggregate.run_info import RunInfo
+from aggregate.run_info import Observer
 from producer.collect import write
 from producer.names import file_name
 from producer.options import InvalidOption
@@ -16,13 +16,15 @@ from workers.store import UnknownRun
 
 
 def aggregate_file(path: Path, places: Places, *, output: Path | None, margin: float) -> list[dict[str, Any]]:
-    """Artifacts, summary and tables from a JSONL file; the file is read twice and never held in memory."""
+    """Artifacts, summary and tables from a JSONL file, which is read once and never held in memory."""
     places.check_writable()
-    info = RunInfo.from_records(read_jsonl(path)).model_copy(update={"margin": margin})
-    made = artifact.build(info, read_jsonl(path))
+    observer = Observer()
+    collected = frames.collect(observer.watch(read_jsonl(path)))
+    info = observer.info().model_copy(update={"margin": margin})
+    made = artifact.from_frames(info, collected)
     notes = Notes(run_id=info.run_id, output=str(output) if output else None)
     written = [write(one, notes, places, several=len(made) > 1) for one in made]
-    exports.write_exports(info, read_jsonl(path), places.root / "runs" / file_name(info.run_id))
+    exports.write_exports(info, collected, places.root / "runs" / file_name(info.run_id))
     return written
 
 
