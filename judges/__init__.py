@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from judges import contains
+from judges import contains, equals
 from judges.judgment import Ask, Completion, Judgment, Workspace
-from judges.spec import Benchmark, Contains, JudgeSpec, Pytest, Rubric
+from judges.spec import Benchmark, Contains, Equals, JsonSchema, JudgeSpec, Pytest, Regex, Rubric
 
 MAX_ERROR_CHARACTERS = 2000
 
@@ -35,6 +35,16 @@ async def _judge(spec: JudgeSpec, completion: Completion, ask: Ask, workspace: W
     match spec:
         case Contains():
             return contains.judge(spec, completion)
+        case Equals():
+            return equals.judge(spec, completion)
+        case Regex():
+            from judges import regex
+
+            return await regex.judge(spec, completion)
+        case JsonSchema():
+            from judges import json_schema
+
+            return await json_schema.judge(spec, completion, workspace)
         case Rubric():
             from judges import rubric
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 FixturePath = Annotated[str, StringConstraints(pattern=r"^fixtures/.")]
 
 DEFAULT_PYTEST_SECONDS = 60
 DEFAULT_PASS_THRESHOLD = 0.7
+MAX_PATTERN_CHARACTERS = 2_000
 
 
 class _Spec(BaseModel):
@@ -68,5 +69,52 @@ class Benchmark(_Spec):
     timeout_seconds: Annotated[float, Field(ge=1, le=3600)] = 300
 
 
-JudgeSpec = Contains | Pytest | Rubric | Benchmark
-JUDGE_TYPES: tuple[str, ...] = ("contains", "pytest", "llm-rubric", "benchmark")
+class Regex(_Spec):
+    """A pattern is found somewhere in the output; with `should_match: false`, nowhere."""
+
+    type: Literal["regex"]
+    pattern: Annotated[NonEmpty, Field(max_length=MAX_PATTERN_CHARACTERS)]
+    ignore_case: bool = False
+    multiline: bool = False
+    should_match: bool = True
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        # Imported where it is needed: most suites have no patterns, and records need none of this.
+        from judges import patterns
+
+        patterns.compiled(pattern)
+        return pattern
+
+
+class Equals(_Spec):
+    """The output is this text; white space around either does not count."""
+
+    type: Literal["equals"]
+    text: Annotated[str, StringConstraints(pattern=r"\S")]
+    ignore_case: bool = False
+    ignore_whitespace: bool = False
+
+
+class JsonSchema(_Spec):
+    """The output is JSON, alone or in a code fence, that satisfies a schema: written here or in a fixture."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    type: Literal["json-schema"]
+    inline: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_file: FixturePath | None = None
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> Self:
+        if (self.inline is None) == (self.schema_file is None):
+            raise ValueError("must have either schema or schema_file")
+        return self
+
+
+JudgeSpec = Contains | Pytest | Rubric | Benchmark | Regex | Equals | JsonSchema
+JUDGE_TYPES: tuple[str, ...] = (
+    *("contains", "pytest", "llm-rubric", "benchmark"),
+    *("regex", "equals", "json-schema"),
+)

@@ -35,9 +35,9 @@ def wrong_files(root: Node, suite_folder: Path) -> Iterator[Finding]:
             if not isinstance(path, str) or not path.startswith(f"{FOLDER}/") or path == f"{FOLDER}/":
                 continue
             if path not in known:
-                known[path] = _objection(path, home)
-            if (objection := known[path]) is not None:
-                yield Finding(node.start, path_of(("tasks", number, *steps)), objection)
+                known[path] = objection(path, home)
+            if (said := known[path]) is not None:
+                yield Finding(node.start, path_of(("tasks", number, *steps)), said)
 
 
 def _named_files(task: Node) -> Iterator[tuple[tuple[str | int, ...], Node]]:
@@ -51,7 +51,8 @@ def _named_files(task: Node) -> Iterator[tuple[tuple[str | int, ...], Node]]:
         yield ("files", index), node
 
 
-def _objection(path: str, home: Path) -> str | None:
+def objection(path: str, home: Path) -> str | None:
+    """What is wrong with a path as a suite writes it, `home` being the suite's resolved `fixtures`; or None."""
     tidy = posixpath.normpath(path)
     if not tidy.startswith(f"{FOLDER}/"):
         return f"{shown(path)} leaves {FOLDER}/; must stay inside it"

@@ -6,7 +6,7 @@ A BOM, CRLF and lone CR are accepted. What YAML may hold, and what unquoted word
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,10 +68,19 @@ class _Unreadable(Exception):
     """The file's content cannot be had; the message says why and what to do."""
 
 
-def read(path: Path) -> Document:
-    """The file's values and all that is wrong with it as YAML; FileNotFoundError when there is none."""
+def parse(text: str, file: str) -> Document:
+    """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
+    root, findings = yaml_reader.build(text)
+    return Document(file, text, root, tuple(findings))
+
+
+def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str = "YAML") -> Document:
+    """The file's values and all that is wrong with it as YAML; FileNotFoundError when there is none.
+
+    Another `parse` reads files of another `kind` with the same care.
+    """
     try:
-        data = _content(path)
+        data = _content(path, kind)
     except _Unreadable as unreadable:
         return Document(str(path), "", None, (Finding(0, "", str(unreadable)),))
     try:
@@ -83,19 +92,13 @@ def read(path: Path) -> Document:
     return parse(text, str(path))
 
 
-def parse(text: str, file: str) -> Document:
-    """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
-    root, findings = yaml_reader.build(text)
-    return Document(file, text, root, tuple(findings))
-
-
-def _content(path: Path) -> bytes:
+def _content(path: Path, kind: str) -> bytes:
     try:
         status = path.stat()
         # Opening a pipe would wait for ever, and a device has no end.
         if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise _Unreadable(f"is {kind}; must be a YAML file")
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise _Unreadable(f"is {what}; must be a {kind} file")
         if status.st_size > MAX_BYTES:
             raise _Unreadable(f"holds {status.st_size:,} bytes; at most 16 MiB are allowed (split it)")
         with path.open("rb") as file:

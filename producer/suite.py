@@ -1,7 +1,7 @@
 """Load a suite from its YAML file: every task checked, and every mistake reported at once with its place.
 
-`suite_rules` tells what a suite may say, `fixture_files` which files it may name, `yaml_reader` which YAML it
-may use.
+`suite_rules` tells what a suite may say, `fixture_files` which files it may name, `schema_rules` which JSON
+Schemas, `yaml_reader` which YAML it may use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.spec import Contains
-from producer import fixture_files, located_yaml, suite_rules
+from producer import fixture_files, located_yaml, schema_rules, suite_rules
 from producer.located_yaml import MAX_PROBLEMS, Document, Problem
 from producer.yaml_nodes import Finding, Node, path_of, shown
 from workers.messages import Task
@@ -148,6 +148,7 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
         yield from suite_rules.broken_rules(root, document.text, most=most)
         yield from islice(_repeated_ids(root, document), most)
         yield from islice(fixture_files.wrong_files(root, folder), most)
+        yield from islice(schema_rules.wrong_schemas(root, folder), most)
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judges.spec import Benchmark, Contains, Pytest, Rubric
+from judges.spec import Benchmark, Contains, Equals, JsonSchema, Pytest, Regex, Rubric
 from producer import suite
 from workers.messages import DEFAULT_TIMEOUT_SECONDS, Task
 
@@ -109,11 +109,14 @@ def test_every_field_and_every_judge_of_the_format_is_read(tmp_path: Path) -> No
     benchmark_file: fixtures/bench.py
     original_file: fixtures/original.py
     oracle_file: fixtures/oracle.py
+- {id: e, prompt: x, judge: {type: regex, pattern: "^v[0-9]+", ignore_case: true, multiline: true, should_match: false}}
+- {id: f, prompt: x, judge: {type: equals, text: "42", ignore_case: true, ignore_whitespace: true}}
+- {id: g, prompt: x, judge: {type: json-schema, schema: {type: object, required: [a]}}}
 """,
         head='skill_id: notes\nversion: "1.0"\ndescription: about\n',
     )
     loaded = suite.load(path)
-    first, second, third, fourth = loaded.tasks
+    first, second, third, fourth, *small = loaded.tasks
     assert loaded.description == "about"
     assert first.prompt == "Two\nlines\n"
     assert first.judge == Contains(type="contains", expected=["iOS", "no"], forbidden=["2026-01-01"])
@@ -130,6 +133,11 @@ def test_every_field_and_every_judge_of_the_format_is_read(tmp_path: Path) -> No
     assert isinstance(third.judge, Rubric)
     assert isinstance(fourth.judge, Benchmark)
     assert second.judge.timeout_seconds == 1.5
+    assert [task.judge for task in small] == [
+        Regex(type="regex", pattern="^v[0-9]+", ignore_case=True, multiline=True, should_match=False),
+        Equals(type="equals", text="42", ignore_case=True, ignore_whitespace=True),
+        JsonSchema(type="json-schema", inline={"type": "object", "required": ["a"]}),
+    ]
 
 
 def test_a_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
@@ -208,7 +216,8 @@ tasks:
         '2:10  version: is the number 1.0; must be the text "1.0" (quote it: "1.0")',
         "4:5  tasks[0].prompt: is missing; this key is required",
         f"5:5  tasks[0].promt: unknown key 'promt'; allowed: {task_keys} (did you mean prompt?)",
-        "6:19  tasks[0].judge.type: unknown judge 'contians'; allowed: contains, pytest, llm-rubric, benchmark "
+        "6:19  tasks[0].judge.type: unknown judge 'contians'; allowed: contains, pytest, llm-rubric, benchmark, "
+        "regex, equals, json-schema "
         "(did you mean contains?)",
         "7:9  tasks[1].id: duplicate id 'a', first on line 4; must be unique",
         "8:13  tasks[1].prompt: is blank; must hold some text",
@@ -306,16 +315,19 @@ ID_RULE = "must be 1 to 64 letters, digits, '.', '_' or '-', and start with a le
         ),
         (
             {"judge": "{expected: [x]}"},
-            "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark",
+            "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
+            "regex, equals, json-schema",
         ),
         (
             {"judge": "{tpye: contains}"},
-            "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark "
+            "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
+            "regex, equals, json-schema "
             "(is 'tpye' meant as type?)",
         ),
         (
             {"judge": "{type: [a]}"},
-            "6:17  tasks[0].judge.type: is a list; must be one of contains, pytest, llm-rubric, benchmark",
+            "6:17  tasks[0].judge.type: is a list; must be one of contains, pytest, llm-rubric, benchmark, "
+            "regex, equals, json-schema",
         ),
         (
             {"judge": "{type: contains, expected: []}"},
@@ -345,6 +357,56 @@ ID_RULE = "must be 1 to 64 letters, digits, '.', '_' or '-', and start with a le
             {"judge": "{type: llm-rubric, rubric: r, criteria: [{name: n, max_points: 1, descripton: d}]}"},
             "6:76  tasks[0].judge.criteria[0].descripton: unknown key 'descripton'; "
             "allowed: name, max_points, description (did you mean description?)",
+        ),
+        (
+            {"judge": "{type: regex, pattern: '(a'}"},
+            "6:33  tasks[0].judge.pattern: is the text '(a'; not a regular expression: missing ) at position 2",
+        ),
+        (
+            {"judge": "{type: regex, pattern: '(?:(?:a{999}){999}){999}'}"},
+            "6:33  tasks[0].judge.pattern: is the text '(?:(?:a{999}){999}){999}'; "
+            "repeats more than 1,000,000 times at least; lower its counts",
+        ),
+        ({"judge": "{type: equals, text: ' '}"}, "6:31  tasks[0].judge.text: is blank; must hold some text"),
+        (
+            {"judge": "{type: json-schema}"},
+            "6:10  tasks[0].judge: is a mapping; must have either schema or schema_file",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: {}, schema_file: fixtures/ok.json}"},
+            "6:10  tasks[0].judge: is a mapping; must have either schema or schema_file",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: {properties: {a: {type: strin}}}}"},
+            "6:62  tasks[0].judge.schema.properties.a.type: not a JSON Schema: "
+            "'strin' is not valid under any of the given schemas",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: {items: {$ref: 'https://example.com/s.json'}}}"},
+            "6:53  tasks[0].judge.schema.items['$ref']: 'https://example.com/s.json' leads outside, "
+            "and nothing is fetched; copy it into $defs",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: {$ref: '#'}}"},
+            "6:38  tasks[0].judge.schema: refers to itself without end",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: {pattern: '(a'}}"},
+            "6:48  tasks[0].judge.schema.pattern: not a regular expression: missing ) at position 2",
+        ),
+        (
+            {"judge": "{type: json-schema, schema: 5}"},
+            "6:38  tasks[0].judge.schema: is the number 5; must be a mapping",
+        ),
+        (
+            {"judge": "{type: json-schema, schema_file: fixtures/broken.json}"},
+            "6:43  tasks[0].judge.schema_file: 'fixtures/broken.json' cannot be used, line 2, column 1: "
+            "type: invalid JSON: a ':' is expected after the key",
+        ),
+        (
+            {"judge": "{type: json-schema, schema_file: fixtures/wrong.json}"},
+            "6:43  tasks[0].judge.schema_file: 'fixtures/wrong.json' cannot be used, line 1, column 10: "
+            "type: not a JSON Schema: 7 is not valid under any of the given schemas",
         ),
         ({"timeout_seconds": "0.5"}, "7:20  tasks[0].timeout_seconds: is the number 0.5; must be at least 1"),
         (
@@ -379,6 +441,9 @@ ID_RULE = "must be 1 to 64 letters, digits, '.', '_' or '-', and start with a le
 def test_a_task_is_checked_strictly_and_nothing_is_coerced(
     tmp_path: Path, fields: dict[str, str], said: str
 ) -> None:
+    a_fixture(tmp_path, "ok.json", "{}")
+    a_fixture(tmp_path, "broken.json", '{"type"\n"string"}')
+    a_fixture(tmp_path, "wrong.json", '{"type": 7}')
     assert problem_of(a_suite(tmp_path, a_task(**fields))) == said
 
 
@@ -438,17 +503,22 @@ def test_validate_tells_of_several_suites_in_the_order_given(tmp_path: Path) -> 
 
 
 @pytest.fixture(
-    params=["test_file", "benchmark_file", "original_file", "oracle_file", "files", "pass", "fail"]
+    params=[
+        *("test_file", "benchmark_file", "original_file", "oracle_file", "schema_file"),
+        *("files", "pass", "fail"),
+    ]
 )
 def naming(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """A function that writes a suite which names a file in one of the seven places for it."""
+    """A function that writes a suite which names a file in one of the eight places for it."""
     place = request.param
-    a_fixture(tmp_path, "ok.py")
+    a_fixture(tmp_path, "ok.py", "{}")
 
     def write(name: str) -> Path:
         files = {"benchmark_file": "fixtures/ok.py", "original_file": "fixtures/ok.py"}
         if place == "test_file":
             return a_suite(tmp_path, a_task(judge=f"{{type: pytest, test_file: '{name}'}}"))
+        if place == "schema_file":
+            return a_suite(tmp_path, a_task(judge=f"{{type: json-schema, schema_file: '{name}'}}"))
         if place == "files":
             return a_suite(tmp_path, a_task(files=f"['{name}']"))
         if place in {"pass", "fail"}:

@@ -19,10 +19,9 @@ from judges import contains
 from judges.judgment import Completion
 from judges.spec import Contains
 from workers.messages import Task
-from workers.models import ModelFailed, Request
+from workers.models import ModelFailed, Request, sim_words
+from workers.models.sim_words import ANSWER, WRONG
 
-ANSWER = "Simulated answer:"
-WRONG = "Simulated wrong answer."
 _RATES = ("baseline", "candidate", "error", "garbage")
 
 
@@ -91,9 +90,14 @@ def _value(key: str, text: str) -> float | int | str:
 
 def missing_reply(task: Task) -> str | None:
     """Why sim could not answer this task rightly, or None; a producer can ask before anything is run."""
-    if task.judge.type in ("pytest", "benchmark") and (task.replies is None or task.replies.passing is None):
-        return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judge.type} task"
-    return None
+    given = task.replies is not None and task.replies.passing is not None
+    if (
+        given
+        or task.judge.type in ("contains", "llm-rubric")
+        or sim_words.fitting(task.judge, True) is not None
+    ):
+        return None
+    return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judge.type} task"
 
 
 class Sim:
@@ -186,7 +190,8 @@ class Sim:
             return _right(expected, forbidden) if passes else _wrong(expected, draws.variant % 64)
         if passes and (problem := missing_reply(request.task)):
             raise ModelFailed(problem)
-        return f"{ANSWER} good." if passes else WRONG
+        words = sim_words.fitting(judge, passes)
+        return words if words is not None else f"{ANSWER} good." if passes else WRONG
 
 
 def _is_candidate(arm: str) -> bool:

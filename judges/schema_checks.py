@@ -1,0 +1,202 @@
+"""JSON Schemas that may come from strangers: checked before use, and applied against the clock.
+
+Nothing is ever fetched: a `$ref` must lead to the schema itself or to a published meta-schema. Patterns are
+matched with a time limit, and so is the whole check, because a few dozen references can ask for billions of
+steps. `format` is a remark and not a demand, as the standard has it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jsonschema
+from jsonschema import exceptions, validators
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it publishes no hints
+from referencing.exceptions import Unresolvable
+
+from judges import patterns
+
+CHECK_SECONDS = 2.0
+Schema = dict[str, Any]
+Path = tuple[str | int, ...]
+
+_DATA = {"const", "enum", "default", "examples"}
+_PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
+_DRAFTS = (
+    jsonschema.Draft202012Validator,
+    jsonschema.Draft201909Validator,
+    jsonschema.Draft7Validator,
+    jsonschema.Draft6Validator,
+    jsonschema.Draft4Validator,
+)
+
+
+class TooSlow(Exception):
+    """The time limit passed before it was known whether a value satisfies its schema."""
+
+
+def wrong_schema(schema: Schema) -> Iterator[tuple[Path, str]]:
+    """What is wrong with a schema: where in it, and what; nothing where it can be used."""
+    draft = _draft(schema)
+    if draft is None:
+        yield ("$schema",), "unknown draft; leave it out, or name a draft from 4 to 2020-12"
+        return
+    wrong = [
+        _deepest(error) for error in draft(draft.META_SCHEMA, registry=REGISTRY).iter_errors(schema)
+    ] or list(_unusable(schema, ()))
+    yield from wrong or _endless(schema)
+
+
+def _deepest(error: exceptions.ValidationError) -> tuple[Path, str]:
+    deepest = exceptions.best_match([error]) or error
+    return tuple(deepest.absolute_path), f"not a JSON Schema: {deepest.message[:200]}"
+
+
+def wrong_value(schema: Schema, value: Any, seconds: float = CHECK_SECONDS) -> Iterator[tuple[Path, str]]:
+    """Where and how a value breaks its schema; raises TooSlow, and RecursionError for endless schemas."""
+    deadline = time.monotonic() + seconds
+    draft = _draft(schema) or _DRAFTS[0]
+    keywords: dict[str, Any] = {
+        name: partial(_timed, check, deadline) for name, check in draft.VALIDATORS.items()
+    }
+    keywords |= {
+        "pattern": partial(_pattern, deadline),
+        "patternProperties": partial(_pattern_properties, deadline),
+        "additionalProperties": partial(_additional_properties, deadline),
+        "uniqueItems": _unique_items,
+    }
+    bounded = validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # its stubs leave this one out
+    # Where a `$schema` stands, jsonschema goes on with its own checks instead of these.
+    plain = {key: part for key, part in schema.items() if key != "$schema"}
+    for error in bounded(plain, registry=REGISTRY).iter_errors(value):
+        yield tuple(error.absolute_path), error.message
+
+
+def _draft(schema: Schema) -> Any:
+    named = schema.get("$schema")
+    if named is None:
+        return _DRAFTS[0]
+    known = {draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id")): draft for draft in _DRAFTS}
+    names = {str(name).rstrip("#"): draft for name, draft in known.items()}
+    return names.get(named.rstrip("#")) if isinstance(named, str) else None
+
+
+def _unusable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Patterns that cannot be used, and references that lead elsewhere, wherever they stand."""
+    if isinstance(part, list):
+        for index, item in enumerate(part):
+            yield from _unusable(item, (*path, index))
+    if not isinstance(part, dict):
+        return
+    if isinstance(part.get("patternProperties"), dict):
+        for name in part["patternProperties"]:
+            yield from _wrong_pattern(name, (*path, "patternProperties", name))
+    if path and "$schema" in part:
+        yield (*path, "$schema"), "only the whole schema can name its draft; remove it"
+    # Its search for patterns has no time limit, and rewriting that keyword is not worth its size.
+    if "unevaluatedProperties" in part:
+        yield (*path, "unevaluatedProperties"), "not supported; use additionalProperties"
+    for key, value in part.items():
+        if key == "pattern" and isinstance(value, str):
+            yield from _wrong_pattern(value, (*path, key))
+        elif key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
+            if not value.startswith("#") and value.rstrip("#") not in _published():
+                yield (*path, key), f"{value!r} leads outside, and nothing is fetched; copy it into $defs"
+        elif key not in _DATA:
+            yield from _unusable(value, (*path, key))
+
+
+def _published() -> set[str]:
+    return {uri.rstrip("#") for uri in REGISTRY}
+
+
+def _wrong_pattern(pattern: str, path: Path) -> Iterator[tuple[Path, str]]:
+    if len(pattern) > 2_000:
+        yield path, "a pattern of more than 2,000 characters; shorten it"
+        return
+    try:
+        patterns.compiled(pattern)
+    except ValueError as wrong:
+        yield path, str(wrong)
+
+
+def _endless(schema: Schema) -> Iterator[tuple[Path, str]]:
+    try:
+        for value in _PROBES:
+            for _ in wrong_value(schema, value):
+                pass
+    except RecursionError:
+        yield (), "refers to itself without end"
+    except TooSlow:
+        yield (), "takes too long to check even for an empty value; simplify it"
+    except Unresolvable as unresolved:
+        yield (), f"a $ref leads nowhere: {str(unresolved)[:200]}"
+
+
+def _timed(check: Callable[..., Any], deadline: float, *told: Any) -> Iterator[Any]:
+    if time.monotonic() > deadline:
+        raise TooSlow(f"the schema took more than {CHECK_SECONDS:g} s on this output; simplify it")
+    yield from check(*told) or ()
+
+
+def _found(pattern: str, text: str, deadline: float) -> bool:
+    left = max(deadline - time.monotonic(), 0.01)
+    try:
+        return patterns.search(patterns.compiled(pattern), text, left) is not None
+    except patterns.TooSlow as slow:
+        raise TooSlow(str(slow)) from None
+
+
+def _pattern(deadline: float, validator: Any, wanted: str, value: Any, _: Any) -> Iterator[Any]:
+    if validator.is_type(value, "string") and not _found(wanted, value, deadline):
+        yield exceptions.ValidationError(f"{value!r} does not match {wanted!r}")
+
+
+def _pattern_properties(deadline: float, validator: Any, wanted: Any, value: Any, _: Any) -> Iterator[Any]:
+    if validator.is_type(value, "object"):
+        for pattern, schema in wanted.items():
+            for name, item in value.items():
+                if _found(pattern, name, deadline):
+                    yield from validator.descend(item, schema, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    deadline: float, validator: Any, wanted: Any, value: Any, schema: Any
+) -> Iterator[Any]:
+    if not validator.is_type(value, "object"):
+        return
+    known, named = schema.get("properties", {}), schema.get("patternProperties", {})
+    extras = [
+        name
+        for name in value
+        if name not in known and not any(_found(pattern, name, deadline) for pattern in named)
+    ]
+    if isinstance(wanted, dict):
+        for name in extras:
+            yield from validator.descend(value[name], wanted, path=name)
+    elif not wanted and extras:
+        some = ", ".join(map(repr, extras[:5]))
+        yield exceptions.ValidationError(f"unexpected properties: {some}{'…' if len(extras) > 5 else ''}")
+
+
+def _unique_items(validator: Any, wanted: bool, value: Any, _: Any) -> Iterator[Any]:
+    # The usual way compares every item with every other, which takes hours for a long list.
+    if wanted and validator.is_type(value, "array") and len(set(map(_canonical, value))) < len(value):
+        yield exceptions.ValidationError("holds the same item twice")
+
+
+def _canonical(value: Any) -> str:
+    # 1 and 1.0 are the same JSON number.
+    return json.dumps(_whole(value), sort_keys=True)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
