@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from producer.commands import evaluate, inspect, monitor, records, steer, validate, worker
+from producer.commands import evaluate, inspect, monitor, records, report, steer, validate, worker
 
 app = typer.Typer(
     name="uplift",
@@ -31,6 +31,7 @@ app.command("watch")(steer.watch)
 app.command("cancel")(steer.cancel)
 app.command("resume")(steer.resume)
 app.command("aggregate")(records.aggregate)
+app.command("report")(report.report)
 app.command("compare")(records.compare)
 
 

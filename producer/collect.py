@@ -12,6 +12,7 @@ from typing import Any
 
 from aggregate import artifact as artifacts
 from aggregate.records import AttemptRecord
+from producer import reports
 from producer.baseline_cache import BaselineCache
 from producer.places import Notes, Places
 from workers.store import KEEP_DAYS, Store
@@ -21,9 +22,11 @@ def collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Place
     """Write everything that a finished run leaves; returns the artifacts as written."""
     notes = places.notes(run_id)
     write_records(places.records(run_id), store.records(run_id))
+    write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run_id)))
     if notes.baseline_cache_dir and notes.cache_keys:
         _fill_cache(store, notes)
     written = [write(artifact, notes, places, several=len(made) > 1) for artifact in made]
+    reports.write_pages(places, run_id, written)
     store.touch(run_id, KEEP_DAYS)
     return written
 
@@ -42,16 +45,21 @@ def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bo
 
 
 def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:
+    """Records as JSON lines, compressed."""
+    write_lines(path, (record.model_dump_json(exclude_none=True) for record in records))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
     """One JSON object a line, compressed; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".records.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with (
             os.fdopen(handle, "wb") as raw,
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file,
         ):
-            for record in records:
-                file.write(record.model_dump_json(exclude_none=True).encode() + b"\n")
+            for line in lines:
+                file.write(line.encode() + b"\n")
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -18,6 +18,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
     from producer.options import InvalidOption
     from producer.places import Unwritable
     from producer.ranking import InvalidRanking
+    from producer.reports import NoReport
     from producer.skills import InvalidSkill
     from producer.suite import InvalidSuite, UnknownSelection
     from producer.watch import Interrupted, RunLost
@@ -38,7 +39,16 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
             UnknownModel,
             InvalidId,
         ),
-        *(InvalidBroker, BundleError, Unwritable, UnknownRun, RecordsError, ModelError, UnusableCache),
+        *(
+            InvalidBroker,
+            BundleError,
+            Unwritable,
+            UnknownRun,
+            RecordsError,
+            ModelError,
+            UnusableCache,
+            NoReport,
+        ),
     )
     if isinstance(problem, Interrupted):
         return str(problem), INTERRUPTED

@@ -49,6 +49,9 @@ class Places:
     def records(self, run_id: str) -> Path:
         return self.run(run_id) / "records.jsonl.gz"
 
+    def tasks(self, run_id: str) -> Path:
+        return self.run(run_id) / "tasks.jsonl.gz"
+
     def embedded(self, run_id: str) -> Path:
         return self.root / "embedded" / check_run_id(run_id)
 

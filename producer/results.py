@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import typer
 
+from producer import reports
 from producer.places import Places
 
 Gate = Literal["verdict", "decision"]
@@ -25,6 +26,9 @@ def report_and_exit(
         show_table(artifacts)
         for artifact in artifacts:
             sys.stderr.write(f"artifact: {artifact['truth_anchor']}\n")
+            page = reports.page(places, artifact, several=len(artifacts) > 1)
+            if page.exists():
+                sys.stderr.write(f"report: {page.absolute()}\n")
     for artifact in artifacts:
         typer.echo(dumps(artifact) if as_json else stdout_line(artifact))
     raise typer.Exit(max(exit_code(one["verdict"], one["decision"], gate) for one in artifacts))

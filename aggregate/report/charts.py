@@ -1,0 +1,173 @@
+"""The charts of a report that do not grow with the suite: difference, pass@k, cost against quality, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup
+
+from aggregate.number_formats import rate, usd
+from aggregate.plain_text import plain
+from aggregate.report.svg import across, dot, element, label, line, picture
+from aggregate.run_info import BASELINE
+from aggregate.sentences import points
+
+Artifact = Mapping[str, Any]
+
+
+def difference(artifact: Artifact) -> Markup | None:
+    """The measured difference with both intervals on an axis from -100 to +100 points; None without one."""
+    interval = artifact["interval"]
+    wide = interval and interval["tasks_like_these"]
+    if not wide or wide["estimate"] is None:
+        return None
+    narrow, margin = interval["exactly_this_suite"], artifact["margin"]
+    shapes = [
+        element(
+            "rect",
+            x=_place(-margin),
+            y=18,
+            width=f"{44 * min(margin, 1):.2f}%",
+            height=58,
+            class_="margin",
+        ),
+        line(_place(-1), 76, _place(1), 76, "axis"),
+        *_ticks(76),
+        line(_place(0), 14, _place(0), 76, "zero"),
+        line(_place(wide["low"]), 44, _place(wide["high"]), 44, "interval"),
+        *(line(_place(wide[end]), 36, _place(wide[end]), 52, "interval-end") for end in ("low", "high")),
+    ]
+    if narrow:
+        shapes.append(line(_place(narrow["low"]), 44, _place(narrow["high"]), 44, "interval-suite"))
+    shapes += [
+        dot(_place(wide["estimate"]), 44, "estimate", 7),
+        label(_place(_inside(wide["estimate"])), 26, f"{points(wide['estimate'])} points", "strong"),
+    ]
+    said = f"{points(wide['estimate'])} points, between {points(wide['low'])} and {points(wide['high'])}"
+    return picture(
+        "Difference in attempts passed, candidate minus baseline", said, 104, *shapes, name="delta"
+    )
+
+
+def _ticks(y: float) -> list[Markup]:
+    ticks = []
+    for tenths in range(-10, 11, 5):
+        ticks.append(line(_place(tenths / 10), y, _place(tenths / 10), y + 5, "axis"))
+        ticks.append(label(_place(tenths / 10), y + 21, "0" if tenths == 0 else f"{10 * tenths:+d}"))
+    return ticks
+
+
+def _place(value: float) -> str:
+    return across((value + 1) / 2)
+
+
+def _inside(value: float) -> float:
+    """Where a number can be written without leaving the picture on a phone."""
+    return min(0.78, max(-0.78, value))
+
+
+def pass_curves(artifact: Artifact) -> Markup | None:
+    """How likely some of k attempts pass, and all of them; None when there is one attempt or no such number."""
+    curves = [
+        (arm, field, values)
+        for arm in (BASELINE, artifact["arm"])
+        for field in ("pass_at", "pass_hat")
+        if len(values := _curve(artifact["arms"].get(arm), field)) > 1
+    ]
+    if not curves:
+        return None
+    most = max(number for _, _, values in curves for number, _ in values)
+    shapes = _share_grid(150)
+    shapes += [label(_at(number, most), 172, str(number)) for number in _few(most)]
+    shapes.append(label("50%", 192, "attempts", "quiet"))
+    for arm, field, values in curves:
+        look = f"{'baseline' if arm == BASELINE else 'candidate'} {'some' if field == 'pass_at' else 'all'}"
+        for (number, share), (later, next_share) in pairwise(values):
+            shapes.append(
+                line(_at(number, most), _up(share), _at(later, most), _up(next_share), f"curve {look}")
+            )
+        shapes += [dot(_at(number, most), _up(share), f"point {look}", 3.5) for number, share in values]
+    said = "; ".join(
+        f"{'baseline' if arm == BASELINE else 'candidate'}, "
+        f"{'any' if field == 'pass_at' else 'all'} of {values[-1][0]}: {rate(values[-1][1])}"
+        for arm, field, values in curves
+    )
+    return picture("Share of tasks passed over 1 to k attempts", said, 200, *shapes, name="passk")
+
+
+def _curve(arm: Mapping[str, Any] | None, field: str) -> list[tuple[int, float]]:
+    known = ((arm or {}).get(field) or {}).items()
+    return sorted((int(number), share) for number, share in known if share is not None)
+
+
+def _few(most: int) -> list[int]:
+    step = max(1, -(-most // 10))
+    return sorted({1, *range(step, most + 1, step), most})
+
+
+def _at(number: int, most: int) -> str:
+    return across(0.06 + 0.9 * (number - 1) / max(1, most - 1))
+
+
+def _up(share: float) -> float:
+    return round(150 - 136 * share, 2)
+
+
+def _share_grid(bottom: float) -> list[Markup]:
+    grid = []
+    for share in (0.0, 0.5, 1.0):
+        y = bottom - 136 * share
+        grid += [
+            line(across(0), y, across(1), y, "grid"),
+            label("0", y + 4, f"{100 * share:.0f} %", "", "start"),
+        ]
+    return grid
+
+
+def cost_quality(artifact: Artifact) -> Markup | None:
+    """Cost per task against attempts passed: an arrow per model from baseline to candidate; None without costs."""
+    pairs = [
+        (model, _spot(group["arms"].get(BASELINE)), _spot(group["arms"].get(artifact["arm"])))
+        for model, group in (artifact["by_model"] or {}).items()
+    ]
+    spots = [spot for _, *both in pairs for spot in both if spot]
+    if not spots:
+        return None
+    dearest = max(cost for cost, _ in spots) * 1.25 or 1.0
+    shapes = _share_grid(150)
+    for share in (0.0, 0.5, 1.0):
+        shapes.append(label(across(0.06 + 0.9 * share), 172, usd(dearest * share) if share else "$0"))
+    shapes.append(label("50%", 192, "cost per task", "quiet"))
+    said = []
+    for model, before, after in pairs:
+        places = [spot and (across(0.06 + 0.9 * spot[0] / dearest), _up(spot[1])) for spot in (before, after)]
+        if places[0] and places[1]:
+            shapes.append(line(*places[0], *places[1], "arrow"))
+        for place, look in zip(places, ("baseline", "candidate"), strict=True):
+            if place:
+                shapes.append(dot(*place, f"point {look}", 6))
+        said += [
+            f"{plain(model, 60)}, {arm}: {usd(spot[0])} a task, {rate(spot[1])} of attempts passed"
+            for arm, spot in (("baseline", before), ("candidate", after))
+            if spot
+        ]
+    return picture("Cost per task against attempts passed", "; ".join(said), 200, *shapes, name="cost")
+
+
+def _spot(arm: Mapping[str, Any] | None) -> tuple[float, float] | None:
+    if not arm or arm["mean_cost_per_task"] is None or arm["attempt_pass_rate"] is None:
+        return None
+    return arm["mean_cost_per_task"], arm["attempt_pass_rate"]
+
+
+def shift(before: float | None, after: float | None) -> Markup:
+    """Two rates on a scale from 0 to 1, joined; the numbers stand beside it, so it is hidden from readers."""
+    shapes = [line(across(0), 11, across(1), 11, "grid")]
+    if before is not None and after is not None:
+        shapes.append(line(across(before), 11, across(after), 11, "arrow"))
+    for value, look in ((before, "baseline"), (after, "candidate")):
+        if value is not None:
+            shapes.append(dot(across(value), 11, f"point {look}", 5))
+    return element("svg", *shapes, width="100%", height=22, class_="chart shift", aria_hidden="true")

@@ -1,0 +1,89 @@
+"""A run as JUnit XML: one test suite an arm, one test case a task, so that any CI can show it.
+
+A case fails when its task did, is an error when no attempt was judged, and the candidate's cases are what
+a CI should follow; the baseline's are there to compare with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from aggregate.artifact import write_text
+from aggregate.report.material import Material
+
+_MESSAGE = 300
+_DETAILS = 4000
+# What XML 1.0 cannot hold, not even as a reference; DEL and the C1 controls are allowed there but help nobody.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def text(material: Material) -> str:
+    """The XML document; characters that XML cannot hold are replaced by �."""
+    artifact = material.artifact
+    root = ElementTree.Element("testsuites", name=_safe(artifact["skill_id"] or artifact["run_id"]))
+    for arm, field in ((material.arms[0], "baseline_results"), (material.arms[1], "candidate_results")):
+        if artifact[field]:
+            root.append(_suite(artifact, arm, artifact[field]))
+    _add_counts(root, list(root))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def write(material: Material, path: Path) -> Path:
+    return write_text(text(material), path)
+
+
+def _suite(artifact: Mapping[str, Any], arm: str, results: list[dict[str, Any]]) -> ElementTree.Element:
+    suite = ElementTree.Element("testsuite", name=_safe(arm))
+    if artifact["created_at"]:
+        suite.set("timestamp", _safe(artifact["created_at"].removesuffix("Z")))
+    several = len(artifact["models"]) > 1
+    skill = artifact["skill_id"] or "uplift"
+    for result in results:
+        name = f"{result['task_id']} [{result['model']}]" if several else result["task_id"]
+        suite.append(_case(f"{skill}.{arm}", name, result))
+    cases = list(suite)
+    suite.set("tests", str(len(cases)))
+    for kind, tag in (("failures", "failure"), ("errors", "error")):
+        suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
+    suite.set("skipped", "0")
+    suite.set("time", _seconds(sum(result["duration_ms"] or 0 for result in results)))
+    return suite
+
+
+def _case(group: str, name: str, result: Mapping[str, Any]) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname=_safe(group), name=_safe(name))
+    case.set("time", _seconds(result["duration_ms"] or 0))
+    passes = f"{result['passes']} of {result['judged']} judged attempts passed"
+    if result["passed"] is None:
+        problem = result["error"] or "no attempt was judged"
+        _add(case, "error", problem, "no judgment", passes)
+    elif not result["passed"]:
+        problem = result["details"] or result["error"] or passes
+        _add(case, "failure", problem, result["outcome"], f"{passes}\n{problem}")
+    elif result["passes"] < result["judged"]:
+        ElementTree.SubElement(case, "system-out").text = _safe(passes)
+    return case
+
+
+def _add(case: ElementTree.Element, tag: str, message: str, kind: str, body: str) -> None:
+    element = ElementTree.SubElement(case, tag, message=_safe(message[:_MESSAGE]), type=_safe(kind))
+    element.text = _safe(body[:_DETAILS])
+
+
+def _add_counts(root: ElementTree.Element, suites: list[ElementTree.Element]) -> None:
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in suites):.3f}")
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.3f}"
+
+
+def _safe(value: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", value)

@@ -1,0 +1,131 @@
+"""Find what a run left in the state root, or on a broker, and write reports from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from producer.names import file_name
+from producer.places import Places
+
+if TYPE_CHECKING:
+    from aggregate.records import AttemptRecord
+    from aggregate.report.material import Material
+
+Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
+NAMES: dict[Format, str] = {
+    "html": "report.html",
+    "md": "report.md",
+    "junit": "junit.xml",
+    "csv": "tables",
+    "benchmark-json": "benchmark",
+}
+
+
+class NoReport(Exception):
+    """A report cannot be made: the run is not over, or its records are not where they should be."""
+
+
+def page(places: Places, artifact: Mapping[str, Any], *, several: bool) -> Path:
+    """Where a candidate's HTML page is, whether it has been written or not."""
+    return _path(places.root / "runs" / file_name(artifact["run_id"]), artifact, "html", several=several)
+
+
+def write_pages(places: Places, run_id: str, artifacts: list[dict[str, Any]]) -> list[Path]:
+    """The HTML page of every candidate of a run that has just come home."""
+    return write(artifacts, places, "html", records=places.records(run_id))
+
+
+def write(
+    artifacts: list[dict[str, Any]],
+    places: Places,
+    form: Format,
+    *,
+    records: Path | None = None,
+    output: Path | None = None,
+) -> list[Path]:
+    """Write one format for every candidate and return the paths.
+
+    `output` is the file or folder of a lone candidate; with several, the folder that theirs go to.
+    """
+    several = len(artifacts) > 1
+    written = []
+    for artifact in artifacts:
+        folder = places.root / "runs" / file_name(artifact["run_id"])
+        path = _path(output or folder, artifact, form, several=several)
+        if output is not None and not several:
+            path = output
+        try:
+            written.append(_writer(form)(_material(artifact, folder, records), path))
+        except FileExistsError as problem:
+            raise NoReport(f"{problem.filename} {problem.strerror}") from None
+    return written
+
+
+def text(artifact: dict[str, Any], places: Places, form: Format, records: Path | None) -> str:
+    """A one-file format as text, for standard output."""
+    from aggregate.report import junit, markdown
+
+    made = _material(artifact, places.root / "runs" / file_name(artifact["run_id"]), records)
+    match form:
+        case "md":
+            return markdown.text(made)
+        case "junit":
+            return junit.text(made)
+        case _:
+            raise NoReport(f"--output - prints text; {form} writes files: give it a path")
+
+
+def find(places: Places, run_id: str, broker: str | None) -> list[dict[str, Any]]:
+    """The artifacts of a run that is over; one that ended on a broker is brought home first."""
+    from producer import session
+    from producer.collect import collect
+    from producer.following import finished
+    from workers.store import UnknownRun
+
+    if made := finished(places, run_id):
+        return made
+    if broker is None:
+        raise UnknownRun(f"no finished run {run_id!r} under {places.root}; `uplift runs` lists them")
+    with session.for_known_run(places, run_id, broker) as opened:
+        store = opened.server.store
+        store.manifest(run_id)
+        ended = store.artifacts(run_id)
+        if ended is None:
+            raise NoReport(f"run {run_id} is not over; follow it with: uplift watch {run_id}")
+        return collect(store, run_id, ended, places)
+
+
+def _path(folder: Path, artifact: Mapping[str, Any], form: Format, *, several: bool) -> Path:
+    name = Path(NAMES[form])
+    if not several:
+        return folder / name
+    return folder / f"{name.stem}-{file_name(artifact['candidate_id'] or artifact['arm'])}{name.suffix}"
+
+
+def _material(artifact: dict[str, Any], folder: Path, records: Path | None) -> Material:
+    from aggregate.reading import read_jsonl
+    from aggregate.report.material import Material, read_tasks
+
+    path = records or folder / "records.jsonl.gz"
+    if artifact["verdict"] != "skipped" and not path.exists():
+        raise NoReport(f"{path}: the run's records are not there; say where they are with --records")
+
+    def read() -> Iterable[AttemptRecord]:
+        return read_jsonl(path) if artifact["verdict"] != "skipped" else []
+
+    return Material(artifact, read, read_tasks(folder / "tasks.jsonl.gz"))
+
+
+def _writer(form: Format) -> Callable[[Material, Path], Path]:
+    from aggregate.report import benchmark_json, csv_tables, html, junit, markdown
+
+    writers: dict[Format, Callable[[Material, Path], Path]] = {
+        "html": html.write,
+        "md": markdown.write,
+        "junit": junit.write,
+        "csv": csv_tables.write,
+        "benchmark-json": benchmark_json.write,
+    }
+    return writers[form]
