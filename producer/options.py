@@ -69,6 +69,12 @@ class Options:
             raise InvalidOption("--stop-early decision needs --pass-k 2 or more: it looks after each round")
         if not 0 <= self.margin < 1:
             raise InvalidOption(f"--margin is {self.margin}; give a number from 0 to 1")
+        if not 0 < self.effect <= 1:
+            raise InvalidOption(f"--effect is {self.effect}; give a number above 0 and up to 1")
+        if self.stop_early is not None and self.no_baseline:
+            raise InvalidOption(
+                "--stop-early needs a baseline: without one there is no difference to be sure of"
+            )
         if len(set(self.models)) != len(self.models):
             raise InvalidOption("--model names the same model twice")
 

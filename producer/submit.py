@@ -9,11 +9,11 @@ from celery import Celery
 from aggregate.records import AttemptRecord
 from producer.plan import Plan
 from workers.app import build
-from workers.finish import finish, grid_of
-from workers.publish import publish_round
+from workers.finish import finish, grid_of, publish
 from workers.server import connect
 from workers.settings import LANES, Settings
 from workers.store import Store
+from workers.waves import next_end
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,13 @@ def go_on(server: Server, run_id: str) -> int:
     manifest = store.manifest(run_id)
     grid = grid_of(manifest)
     generation = store.next_generation(run_id)
-    unfinished = store.begin_round(run_id, generation, 1, store.unfinished(run_id, grid))
+    end = store.published(run_id) or next_end(manifest, grid, 0)
+    store.set_published(run_id, end)
+    unfinished = store.begin_round(run_id, generation, 1, store.unfinished(run_id, grid, end))
     if not unfinished:
         finish(server.app, server.settings, run_id, generation, 1)
         return 0
-    tasks = [task.id for task in store.info(run_id).tasks]
-    publish_round(
-        server.app,
-        run_id,
-        lane=manifest.lane,
-        generation=generation,
-        number=1,
-        indexes=unfinished,
-        alone=store.deadly(run_id),
-        task_of=lambda index: tasks[grid.cell(index).task],
-    )
+    publish(server.app, store, manifest, generation, 1, unfinished)
     return len(unfinished)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from workers.publish import publish_round
 from workers.server import connect
 from workers.settings import Settings
 from workers.store import Store
+from workers.waves import next_end, waves
 
 MOST_ROUNDS = 12
 AGGREGATE_SECONDS = 3600
@@ -38,7 +40,7 @@ def finish(app: Celery, settings: Settings, run_id: str, generation: int, number
             return "not now"
         if store.artifacts(run_id) is not None:
             return "done already"
-        if not state.halt and _another_round(app, store, run_id, generation, number):
+        if not state.halt and _another_round(app, settings, store, run_id, generation, number):
             return "another round"
         store.seal(run_id)
         aggregate(settings, store, run_id)
@@ -47,36 +49,70 @@ def finish(app: Celery, settings: Settings, run_id: str, generation: int, number
         client.close()
 
 
-def _another_round(app: Celery, store: Store, run_id: str, generation: int, number: int) -> bool:
+def _another_round(
+    app: Celery, settings: Settings, store: Store, run_id: str, generation: int, number: int
+) -> bool:
+    """Publish what is to be tried again or, when that is done, the next wave; False when nothing is left to do."""
     manifest = store.manifest(run_id)
     grid = grid_of(manifest)
-    unfinished = store.unfinished(run_id, grid)
-    if not unfinished or number >= MOST_ROUNDS:
+    if number >= MOST_ROUNDS + waves(manifest, grid):
         return False
-    tasks = [task.id for task in store.info(run_id).tasks]
+    end = store.published(run_id)
+    unfinished = store.unfinished(run_id, grid, end)
+    while not unfinished and end < grid.attempts:
+        if end and may_stop(settings, store, run_id):
+            return False
+        end = next_end(manifest, grid, end)
+        unfinished = store.unfinished(run_id, grid, end)
+    store.set_published(run_id, end)
+    if unfinished:
+        indexes = store.begin_round(run_id, generation, number + 1, unfinished)
+        publish(app, store, manifest, generation, number + 1, indexes)
+    return bool(unfinished)
+
+
+def publish(
+    app: Celery, store: Store, manifest: Manifest, generation: int, number: int, indexes: list[int]
+) -> None:
+    """Send attempts of a run as one round."""
+    grid = grid_of(manifest)
+    tasks = [task.id for task in store.info(manifest.run_id).tasks]
     publish_round(
         app,
-        run_id,
+        manifest.run_id,
         lane=manifest.lane,
         generation=generation,
-        number=number + 1,
-        indexes=store.begin_round(run_id, generation, number + 1, unfinished),
-        alone=store.deadly(run_id),
+        number=number,
+        indexes=indexes,
+        alone=store.deadly(manifest.run_id),
         task_of=lambda index: tasks[grid.cell(index).task],
     )
-    return True
+
+
+def may_stop(settings: Settings, store: Store, run_id: str) -> bool:
+    """Look at what there is; a run that may stop is halted as decided, and what is in flight may end."""
+    look = json.loads(_child(settings, "workers.look", run_id).stdout or "{}")
+    if look.get("stop"):
+        store.halt(run_id, "decided")
+    return bool(look.get("stop"))
 
 
 def aggregate(settings: Settings, store: Store, run_id: str) -> None:
-    """Aggregate a sealed run in a child process: pandas must not hold up this one's attempts."""
-    child = subprocess.run(
-        [sys.executable, "-m", "workers.aggregate_run", run_id],
+    """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches."""
+    child = _child(settings, "workers.aggregate_run", run_id)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["no message"]
+        store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")
+
+
+def _child(settings: Settings, module: str, run_id: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of ours on a run in a child process: pandas must not hold up this one's attempts."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", module, run_id],
         env={**os.environ, "UPLIFT_BROKER": settings.broker},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        errors="replace",
         timeout=AGGREGATE_SECONDS,
         check=False,
     )
-    if child.returncode:
-        lines = child.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")

@@ -16,7 +16,7 @@ def run_alone(batch: Batch, settings: Settings) -> int:
     environment = {**os.environ, "UPLIFT_BROKER": settings.broker}
     message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
     child = subprocess.run(
-        [sys.executable, "-m", "workers.quarantine", message],
+        [sys.executable, "-P", "-m", "workers.quarantine", message],
         env=environment,
         stdout=subprocess.PIPE,
         check=False,

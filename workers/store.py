@@ -51,7 +51,10 @@ class Keys:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1."""
+    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1.
+
+    `assumed` USD count towards the budget for attempts whose cost nobody knows; `why` explains a halt.
+    """
 
     generation: int
     halt: Halt
@@ -61,6 +64,8 @@ class State:
     spent: float
     wasted: float
     wasted_attempts: int
+    assumed: float
+    why: str
     trouble: str | None
 
 
@@ -183,6 +188,8 @@ class Store:
             spent=float(values.get("spent", 0)),
             wasted=float(values.get("wasted", 0)),
             wasted_attempts=int(values.get("wasted_attempts", 0)),
+            assumed=float(values.get("assumed", 0)),
+            why=values.get("why", ""),
             trouble=values.get("trouble") or None,
         )
 
@@ -212,15 +219,22 @@ class Store:
         data = cast("bytes | None", self.client.hget(Keys(run_id).records, str(index)))
         return unpack(data) if data is not None else None
 
-    def unfinished(self, run_id: str, grid: Grid) -> list[int]:
-        """Attempts that have no record, or an `error` that may be tried again."""
+    def published(self, run_id: str) -> int:
+        """Attempts below this index have been published."""
+        return int(cast("bytes | None", self.client.hget(Keys(run_id).state, "published")) or 0)
+
+    def set_published(self, run_id: str, end: int) -> None:
+        self.client.hset(Keys(run_id).state, "published", end)
+
+    def unfinished(self, run_id: str, grid: Grid, end: int) -> list[int]:
+        """Attempts below index `end` that have no record, or an `error` that may be tried again."""
         keys = Keys(run_id)
         recorded = {int(field) for field in cast("list[bytes]", self.client.hkeys(keys.records))}
         for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
             if int(value.split(b" ", 1)[0]) < MAX_TRIES:
                 recorded.discard(int(index))
         decided = {int(unit) for unit in cast("set[bytes]", self.client.smembers(keys.passed))}
-        missing = [index for index in range(grid.attempts) if index not in recorded]
+        missing = [index for index in range(end) if index not in recorded]
         return [index for index in missing if index % grid.units not in decided] if decided else missing
 
     def run_workers(self, run_id: str) -> list[str]:
@@ -245,8 +259,11 @@ class Store:
         keys = Keys(run_id)
         pipe = self.client.pipeline()
         pipe.hincrby(keys.state, "generation", 1)
-        pipe.hset(keys.state, mapping={"halt": "", "sealed": 0, "sealed_at": "", "trouble": ""})
-        pipe.delete(keys.artifacts)
+        pipe.hset(
+            keys.state, mapping=dict.fromkeys(["halt", "why", "sealed_at", "trouble"], "") | {"sealed": 0}
+        )
+        # Whoever resumes a run that was given up has mended what was wrong: the count starts afresh.
+        pipe.delete(keys.artifacts, keys.breaker)
         return int(pipe.execute()[0])
 
     def begin_round(self, run_id: str, generation: int, number: int, indexes: list[int]) -> list[int]:

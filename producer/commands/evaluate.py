@@ -84,6 +84,16 @@ def evaluate(
     weak_baseline: Annotated[
         str, typer.Option("--weak-baseline", help="error or warn, when the baseline passes less than 20 %.")
     ] = "error",
+    stop_early: Annotated[
+        str | None,
+        typer.Option(
+            "--stop-early",
+            help="verdict (stop when the verdict cannot change) or decision (group-sequential; needs --pass-k 2).",
+        ),
+    ] = None,
+    effect: Annotated[
+        float, typer.Option("--effect", help="The difference that --stop-early decision is to find.")
+    ] = 0.10,
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")
@@ -148,6 +158,8 @@ def evaluate(
         margin=margin,
         gate=one_of("--gate", gate, ("verdict", "decision")),
         weak_baseline=one_of("--weak-baseline", weak_baseline, ("error", "warn")),
+        stop_early=one_of("--stop-early", stop_early, ("verdict", "decision", None)),
+        effect=effect,
         tasks=tuple(task or ()),
         tags=tuple(tag or ()),
         tiers=tuple(tier or ()),
