@@ -80,6 +80,7 @@ def _artifact(
         "comparisons": comparisons,
         "baseline": info.baseline,
         "baseline_reuse_count": info.baseline_reuse_count,
+        "stop_early": info.stop_early,
         "margin": info.margin,
         "gate": info.gate,
         "warnings": [*info.warnings, *(numbers.warnings if numbers else ()), *frames.warnings],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from aggregate import sentences
+
+def points(difference: float) -> str:
+    """A difference of rates in signed percentage points: +12.5."""
+    return f"{round(100 * difference, 1) + 0.0:+.3g}" if abs(difference) < 1 else f"{100 * difference:+.0f}"
 
 
 def rate(value: float) -> str:
@@ -27,9 +30,15 @@ def signed(value: float) -> str:
 
 def in_points(value: float) -> str:
     """A difference of rates in points."""
-    return f"{sentences.points(value)} points"
+    return f"{points(value)} points"
 
 
 def seconds(value: float) -> str:
     """Milliseconds as seconds."""
     return f"{value / 1000:.3g} s"
+
+
+def level_text(level: float) -> str:
+    """A confidence level in percent, never rounded up to certainty: 95 %, 98.33 %, 99.9985 %."""
+    short = f"{100 * level:.4g}"
+    return f"{short if short != '100' else f'{100 * level:.7g}'} %"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from aggregate.number_formats import level_text, points
 from aggregate.plain_text import plain
 
 SIMULATED_KINDS = ("sim", "mock")
@@ -19,17 +20,27 @@ def is_simulated(model: str) -> bool:
     return model.partition(":")[0] in SIMULATED_KINDS
 
 
-def points(difference: float) -> str:
-    """A difference of rates in signed percentage points: +12.5."""
-    return f"{round(100 * difference, 1) + 0.0:+.3g}" if abs(difference) < 1 else f"{100 * difference:+.0f}"
-
-
 def summary(artifact: Mapping[str, Any]) -> list[str]:
     """The result in a few sentences: what was found, how sure, what is needed, what to be careful of."""
     if artifact["verdict"] == "skipped":
         return [f"Nothing was run: {artifact['reason']}."]
-    said = [failed(artifact), found(artifact), decided(artifact), power(artifact), simulated(artifact)]
+    said = [
+        failed(artifact),
+        found(artifact),
+        decided(artifact),
+        power(artifact),
+        saved(artifact),
+        simulated(artifact),
+    ]
     return [sentence for sentence in said if sentence]
+
+
+def saved(artifact: Mapping[str, Any]) -> str:
+    """How many attempts early stopping left out; empty where it was off or left out none."""
+    attempts = artifact["attempts"]
+    if artifact["stop_early"] is None or artifact["status"] != "finished" or not attempts["skipped"]:
+        return ""
+    return f"Stopped early: {attempts['run']} of {attempts['planned']} attempts were enough."
 
 
 def failed(artifact: Mapping[str, Any]) -> str:
@@ -56,7 +67,7 @@ def decided(artifact: Mapping[str, Any]) -> str:
     if interval is None or interval["tasks_like_these"]["estimate"] is None:
         return ""
     bounds = interval["tasks_like_these"]
-    sure = f"{round(100 * interval['level'], 2):g} %"
+    sure = level_text(interval["level"])
     margin = f"{100 * artifact['margin']:.3g} points"
     between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
     words = {
@@ -116,7 +127,9 @@ def next_step(artifact: Mapping[str, Any]) -> tuple[str, str]:
             return "raise the candidate's score to the threshold, or lower the threshold", "skill author"
         case _ if "baseline pass rate" in artifact["reason"]:
             return "mend the suite or the baseline skill, then run again", "suite author"
-        case _ if artifact["status"] in ("cancelled", "over_budget"):
+        case _ if artifact["status"] == "over_budget":
+            return "run it again with a larger budget", "operator"
+        case _ if artifact["status"] == "cancelled":
             return "resume the run", "operator"
         case _:
             return "mend what failed, then resume the run", "operator"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregate import sentences
-from aggregate.number_formats import in_points, number, rate, seconds, signed, usd
+from aggregate.number_formats import in_points, level_text, number, points, rate, seconds, signed, usd
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE
 
@@ -155,13 +155,13 @@ def _add_intervals(table: Table, artifact: Artifact) -> None:
 
 
 def _level(interval: Mapping[str, Any]) -> str:
-    return f"{round(100 * interval['level'], 2):g} %"
+    return level_text(interval["level"])
 
 
 def _between(bounds: Mapping[str, Any] | None) -> str:
     if bounds is None or bounds["estimate"] is None:
         return MISSING
-    return f"{sentences.points(bounds['low'])} to {sentences.points(bounds['high'])}"
+    return f"{points(bounds['low'])} to {points(bounds['high'])}"
 
 
 def _label(row: Row, artifact: Artifact) -> str:
@@ -222,6 +222,8 @@ def _changes(
 
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
+    if enough := sentences.saved(artifact):
+        yield _text(enough)
     yield from map(_text, _flaky(artifact))
     yield _text(_cost(artifact))
     for arm, messages in artifact["errors"].items():
@@ -269,7 +271,7 @@ def _candidates(artifacts: Sequence[Artifact]) -> Table:
             table,
             plain(artifact["candidate_id"] or artifact["arm"], 24),
             shown(artifact["execution_pass_rate"], rate),
-            shown(artifact["delta"], sentences.points),
+            shown(artifact["delta"], points),
             _between(interval["tasks_like_these"] if interval else None),
             shown(artifact["p_value_adjusted"], number),
             Text(artifact["verdict"], _STYLES[artifact["verdict"]]),

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aggregate.intervals import Interval
+from aggregate.number_formats import level_text
 from aggregate.stats import rounded_delta
 
 VerdictName = Literal["pass", "fail", "skipped", "error"]
 DecisionName = Literal["improved", "no_worse", "worse", "inconclusive"]
-Status = Literal["complete", "cancelled", "over_budget"]
+Status = Literal["complete", "cancelled", "over_budget", "hopeless"]
 BaselineKind = Literal["skill", "bare", "mock"]
 Gate = Literal["verdict", "decision"]
 
@@ -22,10 +23,7 @@ SMALLEST_PASS_RATE = 0.5  # of a candidate that runs alone
 MARGIN = 0.05
 _ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
 
-_UNFINISHED = {
-    "cancelled": "the run was cancelled; numbers cover the pairs it has",
-    "over_budget": "the budget ran out; numbers cover the pairs it has",
-}
+_UNFINISHED = {"cancelled": "the run was cancelled", "over_budget": "the budget ran out"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ def verdict(
     *,
     arms: Mapping[str, ArmErrors] | None = None,
     status: Status = "complete",
+    why: str = "",
     weak_baseline: Literal["fail", "warn"] = "fail",
     baseline_kind: BaselineKind = "skill",
     no_baseline: bool = False,
@@ -76,11 +75,14 @@ def verdict(
     """The literal rule of the gate, in this order: skipped, error, pass when delta >= 0, fail.
 
     `delta_bounds` belong to a run that stopped early: they hold for every way in which it could have gone on.
+    `why` says more about a run that did not finish.
     """
     if candidate_score is not None and candidate_score < eval_threshold:
         return Verdict("skipped", f"score {candidate_score:g} is below the threshold of {eval_threshold:g}")
+    if status == "hopeless":  # every other reason would only repeat this one
+        return Verdict("error", f"the run was given up: {why or 'its model cannot answer'}")
     candidate, baseline = _rate(execution_pass_rate), _rate(baseline_pass_rate)
-    problems = [_UNFINISHED[status]] if status != "complete" else []
+    problems = [_unfinished(_UNFINISHED[status], why)] if status != "complete" else []
     problems += error_reasons(arms or {})
     warnings: list[str] = []
     if not no_baseline and baseline < WEAK_BASELINE:
@@ -97,6 +99,10 @@ def verdict(
     if no_baseline:
         return _alone(candidate, tuple(warnings))
     return _compared(rounded_delta(candidate, baseline), delta_bounds, tuple(warnings))
+
+
+def _unfinished(how: str, why: str) -> str:
+    return f"{how}{f' ({why})' if why else ''}; numbers cover the pairs it has"
 
 
 def _alone(candidate: float, warnings: tuple[str, ...]) -> Verdict:
@@ -148,7 +154,7 @@ def decision(
     if reasons:
         return Decision("inconclusive", "; ".join(reasons), margin)
     low, high = interval.low, interval.high
-    shown = f"the {100 * interval.level:.4g} % interval is {low:+.3f} to {high:+.3f}"
+    shown = f"the {level_text(interval.level)} interval is {low:+.3f} to {high:+.3f}"
     if math.isnan(interval.estimate):
         return Decision("inconclusive", "no task was judged in both arms", margin)
     if low > 0:
