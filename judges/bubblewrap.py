@@ -79,7 +79,7 @@ def start(
     capabilities: Iterable[str] = (),
     keep: Iterable[int] = (),
 ) -> Sandboxed:
-    """Start `argv` inside; must be called from a thread that lives as long as the command is to.
+    """Start `argv` inside, as the first process there. To end with this process is up to it.
 
     `user` is a second user id that exists inside, for a root worker's command to become; `keep` are
     descriptors that the command inherits; `output` gets stdout and stderr.
@@ -136,7 +136,9 @@ def python_folders() -> list[str]:
 def _namespace_arguments(capabilities: Iterable[str]) -> list[str]:
     arguments = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"]
     # Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for.
-    arguments += ["--die-with-parent", "--as-pid-1", "--new-session", "--cap-drop", "ALL"]
+    # It is also not told to die with its parent: killed while it starts, it would leave a child that waits
+    # for ever.
+    arguments += ["--as-pid-1", "--new-session", "--cap-drop", "ALL"]
     for capability in capabilities:
         arguments += ["--cap-add", capability]
     return arguments

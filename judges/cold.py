@@ -105,9 +105,11 @@ def run(command: Command, confinement: Confinement, cancelled: threading.Event) 
             output=held.enter_context(pipes.Pipe(command.limits.output_bytes)),
             report=held.enter_context(pipes.Pipe(command.limits.report_bytes)),
             status=held.enter_context(pipes.Pipe(4096)),
+            lifeline=held.enter_context(pipes.Lifeline()),
         )
         begin = _start_bubblewrap if confinement.bubblewrap else _start_plain
         started = begin(command, confinement, taps, held)
+        taps.handed_over()
         try:
             ending, seconds = _watch(started, command, taps, cancelled)
         finally:
@@ -151,6 +153,7 @@ class _Taps:
     output: pipes.Pipe
     report: pipes.Pipe
     status: pipes.Pipe
+    lifeline: pipes.Lifeline
 
     def all(self) -> tuple[pipes.Pipe, ...]:
         return self.output, self.report, self.status
@@ -158,6 +161,7 @@ class _Taps:
     def handed_over(self) -> None:
         for pipe in self.all():
             pipe.handed_over()
+        self.lifeline.handed_over()
 
     def take(self) -> None:
         for pipe in self.all():
@@ -196,7 +200,10 @@ def _exit_descriptor(process: int, held: ExitStack) -> list[int]:
     """A descriptor that becomes ready when the process ends, where the system has such a thing."""
     if sys.platform != "linux":
         return []
-    descriptor = os.pidfd_open(process)
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:  # it has ended already
+        return []
     held.callback(os.close, descriptor)
     return [descriptor]
 
@@ -211,7 +218,7 @@ def _start_bubblewrap(command: Command, confinement: Confinement, taps: _Taps, h
         else:
             binds[f"{root}/{name}"] = readable(source, confinement.user, held)
     told = _settings(command, taps, user=confinement.user, namespace=True)
-    started = bubblewrap.start(
+    return bubblewrap.start(
         [*_boot(bubblewrap.CODE), told.to_json(), *_resolved(command.argv, root)],
         bubblewrap.View(binds, contents),
         environment=_environment(command, root, bubblewrap.WORK, "/tmp"),
@@ -220,30 +227,22 @@ def _start_bubblewrap(command: Command, confinement: Confinement, taps: _Taps, h
         # its own.
         capabilities=("CAP_SETFCAP",) if confinement.user is None else ("CAP_SETUID", "CAP_SETGID"),
         output=taps.output.write_end,
-        keep=[told.report_fd, told.status_fd],
+        keep=[told.report_fd, told.status_fd, told.lifeline_fd],
     )
-    taps.handed_over()
-    return started
 
 
 def _start_plain(command: Command, confinement: Confinement, taps: _Taps, held: ExitStack) -> Started:
     folder = plain.Folder(command.inputs, code_contents(_CODE))
     held.callback(folder.remove)
-    lifeline, hold = os.pipe()
-    try:
-        told = _settings(command, taps, supervise=True, lifeline_fd=lifeline, folder=str(folder.path))
-        started = plain.start(
-            [*_boot(str(folder.code)), told.to_json(), *_resolved(command.argv, str(folder.inputs))],
-            folder,
-            environment=_environment(command, str(folder.inputs), str(folder.work), str(folder.tmp)),
-            output=taps.output.write_end,
-            keep=[told.report_fd, told.status_fd, lifeline],
-            hold=hold,
-        )
-    finally:
-        os.close(lifeline)
-    taps.handed_over()
-    return started
+    told = _settings(command, taps, supervise=True, folder=str(folder.path))
+    return plain.start(
+        [*_boot(str(folder.code)), told.to_json(), *_resolved(command.argv, str(folder.inputs))],
+        environment=_environment(command, str(folder.inputs), str(folder.work), str(folder.tmp)),
+        cwd=folder.work,
+        output=taps.output.write_end,
+        keep=[told.report_fd, told.status_fd, told.lifeline_fd],
+        lifeline=taps.lifeline,
+    )
 
 
 def _boot(code: str) -> list[str]:
@@ -274,6 +273,7 @@ def environment(work: str, tmp: str) -> dict[str, str]:
 
 def _settings(command: Command, taps: _Taps, **more: Any) -> Settings:
     ends = {"report_fd": taps.report.write_end, "status_fd": taps.status.write_end}
+    ends["lifeline_fd"] = taps.lifeline.read_end
     return settings(command.limits, command.timeout_seconds, **ends, **more)
 
 

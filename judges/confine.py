@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 REPORT_FD = 3
+_REAP_SECONDS = 0.5
 NOBODY = 65534
 # Without bubblewrap a root worker's command gets this plus its process id: no other user has it, and none can
 # signal it.
@@ -61,10 +63,10 @@ class Settings:
     cpu_seconds: int
     report_fd: int
     status_fd: int
+    lifeline_fd: int
     user: int | None = None
     namespace: bool = False
     supervise: bool = False
-    lifeline_fd: int = -1
     folder: str | None = None
 
     def to_json(self) -> str:
@@ -82,23 +84,34 @@ def main() -> None:
 
             settings = supervise.fork_and_watch(settings)
         else:
-            _stay_first_process()
+            _stay_first_process(settings)
         become(sys.argv[2:], settings)
     except OSError as failed:
         os.write(settings.status_fd, f"could not confine the process: {failed}".encode())
         os._exit(1)
 
 
-def serve_as_first(child: int) -> NoReturn:
-    """Be process 1 of a namespace: reap whatever becomes an orphan in it, and end, with all in it, as `child`
+def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
+    """Be process 1 of a namespace: reap what becomes an orphan in it, and end, with all in it, as `child`
     ends.
+
+    Also ends when the other end of the lifeline is closed: whoever started this is gone.
     """
-    os.closerange(0, 256)
+    exited = os.pidfd_open(child)
+    watched = [exited] if lifeline is None else [exited, lifeline]
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.dup2(1, 2)
     while True:
-        reaped, status = os.wait()
-        if reaped == child:
-            code = os.waitstatus_to_exitcode(status)
-            os._exit(code if code >= 0 else 128 - code)
+        ready, _, _ = select.select(watched, [], [], _REAP_SECONDS)
+        while True:
+            reaped, status = os.waitpid(-1, os.WNOHANG)
+            if reaped == child:
+                code = os.waitstatus_to_exitcode(status)
+                os._exit(code if code >= 0 else 128 - code)
+            if not reaped:
+                break
+        if lifeline in ready:
+            os._exit(1)
 
 
 def become(argv: list[str], settings: Settings) -> None:
@@ -131,13 +144,16 @@ def become(argv: list[str], settings: Settings) -> None:
         os._exit(127)
 
 
-def _stay_first_process() -> None:
+def _stay_first_process(settings: Settings) -> None:
     """Return in a child: a first process that ran the command could not be ended by the command's own
     signals.
     """
     child = os.fork()
     if child != 0:
-        serve_as_first(child)
+        os.close(settings.report_fd)
+        os.close(settings.status_fd)
+        serve_as_first(child, settings.lifeline_fd)
+    os.close(settings.lifeline_fd)
 
 
 def enter_own_user_namespace(user: int | None) -> None:

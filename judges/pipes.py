@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 
 _CHUNK_BYTES = 65536
@@ -67,6 +68,51 @@ class Pipe:
         if self._read_end is not None:
             os.close(self._read_end)
             self._read_end = None
+
+
+class Lifeline:
+    """A pipe to a child that says two things: a byte tells it to end its work, the end of the stream that we
+    are gone.
+    """
+
+    def __init__(self) -> None:
+        self._read_end: int | None
+        self._write_end: int | None
+        self._read_end, self._write_end = os.pipe()
+
+    @property
+    def read_end(self) -> int:
+        """The descriptor to give to the child."""
+        if self._read_end is None:
+            raise ValueError("the read end has been handed over")
+        return self._read_end
+
+    def handed_over(self) -> None:
+        """Close our copy of the read end: the child has its own."""
+        if self._read_end is not None:
+            os.close(self._read_end)
+            self._read_end = None
+
+    def tell_to_end(self) -> None:
+        """Say it, if the child is still there to hear it."""
+        if self._write_end is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._write_end, b"x")
+
+    def let_go(self) -> None:
+        """Close our end, now rather than when the block ends."""
+        if self._write_end is not None:
+            os.close(self._write_end)
+            self._write_end = None
+
+    def __enter__(self) -> Lifeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.handed_over()
+        self.let_go()
 
 
 def wait(pipes: Iterable[Pipe], others: Iterable[int], seconds: float) -> None:

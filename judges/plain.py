@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from judges import supervise
+from judges.pipes import Lifeline
 
 
 class Folder:
@@ -41,42 +41,40 @@ class Folder:
 class Supervised:
     """A started supervisor; its lifeline tells it to end the command, and that we are gone."""
 
-    def __init__(self, process: subprocess.Popen[bytes], hold: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
         self.process = process
-        self._hold = hold
+        self._lifeline = lifeline
 
     def kill(self) -> None:
         """Have the command killed with all its descendants."""
-        with suppress(BrokenPipeError):
-            os.write(self._hold, b"k")
+        self._lifeline.tell_to_end()
 
     def close(self) -> None:
         """Wait for the end, which must be under way."""
         self.process.wait()
-        os.close(self._hold)
 
 
 def start(
     argv: Sequence[str],
-    folder: Folder,
     *,
     environment: Mapping[str, str],
+    cwd: Path,
     output: int,
     keep: Iterable[int],
-    hold: int,
+    lifeline: Lifeline,
 ) -> Supervised:
-    """Start the supervisor in a session of its own; `hold` is our end of its lifeline, for `close` to use."""
+    """Start the supervisor in a session of its own; it must have been told its end of the lifeline."""
     process = subprocess.Popen(
         argv,
         env=dict(environment),
-        cwd=folder.work,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
         pass_fds=list(keep),
         start_new_session=True,
     )
-    return Supervised(process, hold)
+    return Supervised(process, lifeline)
 
 
 def copy(source: Path, target: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from judges.judgment import Judgment, Tests
 
 MAX_NAMED_TESTS = 10
-MAX_DETAILS_CHARACTERS = 3000
+MAX_DETAILS_CHARACTERS = 4000
 # A test that is reported more than once (subtests, an error in teardown) counts by its worst outcome.
 _BEST_TO_WORST = ("passed", "xpassed", "xfailed", "skipped", "errored", "failed")
 

@@ -21,7 +21,7 @@ from judges import bubblewrap, cold, pytest_plugin, pytest_report, sandbox, warm
 from judges.cold import Command, Input, SandboxResult
 from judges.judgment import Completion, Judgment, Workspace
 from judges.spec import Pytest
-from judges.zygote_client import Tests
+from judges.zygote_client import Work
 
 _LAST_WORDS_CHARACTERS = 500
 
@@ -29,7 +29,7 @@ _LAST_WORDS_CHARACTERS = 500
 async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> Judgment:
     """Judge by the test run; only `error` is set when the sandbox or pytest itself did not start."""
     fixtures, test_file = _located(spec, workspace)
-    tests = Tests(
+    work = Work(
         test_file=test_file,
         fixtures=fixtures,
         text=completion.text.encode(errors="replace"),
@@ -38,17 +38,17 @@ async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> J
         timeout_seconds=spec.timeout_seconds,
     )
     try:
-        result = await sandbox.in_thread(lambda cancelled: _run(tests, workspace, cancelled))
+        result = await sandbox.in_thread(lambda cancelled: _run(work, workspace, cancelled))
     except sandbox.SandboxUnavailable as unavailable:
         return Judgment(judge="pytest", details=str(unavailable), error=str(unavailable))
-    return _marked(_judged(pytest_report.read(result.report, tests.nonce), result, spec), result)
+    return _marked(_judged(pytest_report.read(result.report, work.nonce), result, spec), result)
 
 
-def cold_command(tests: Tests, left: Path | None = None) -> Command:
+def cold_command(work: Work, left: Path | None = None) -> Command:
     """The same tests as a command for a fresh sandbox, with the files that an agent left, if any."""
     inputs: dict[str, bytes | Path] = {
-        "fixtures": tests.fixtures,
-        "output/output.txt": tests.text,
+        "fixtures": work.fixtures,
+        "output/output.txt": work.text,
         "pytest_plugin.py": Path(pytest_plugin.__file__).read_bytes(),
         "pytest.ini": b"",
     }
@@ -56,11 +56,9 @@ def cold_command(tests: Tests, left: Path | None = None) -> Command:
     if left is not None:
         inputs["workspace"] = left
         environment["AI_WORKSPACE"] = Input("workspace")
-    places = (Input("fixtures"), Input(f"fixtures/{tests.test_file}"), Input("pytest.ini"))
-    argv: list[str | Input] = [sys.executable, "-I", Input("pytest_plugin.py"), tests.nonce]
-    return Command(
-        [*argv, *places, *tests.packages], tests.timeout_seconds, inputs, environment, tests.limits
-    )
+    places = (Input("fixtures"), Input(f"fixtures/{work.test_file}"), Input("pytest.ini"))
+    argv: list[str | Input] = [sys.executable, "-I", Input("pytest_plugin.py"), work.nonce]
+    return Command([*argv, *places, *work.packages], work.timeout_seconds, inputs, environment, work.limits)
 
 
 def _located(spec: Pytest, workspace: Workspace) -> tuple[Path, str]:
@@ -74,15 +72,15 @@ def _located(spec: Pytest, workspace: Workspace) -> tuple[Path, str]:
     return fixtures, str(test_file.relative_to(fixtures))
 
 
-def _run(tests: Tests, workspace: Workspace, cancelled: threading.Event) -> SandboxResult:
+def _run(work: Work, workspace: Workspace, cancelled: threading.Event) -> SandboxResult:
     """Run the tests in a warm sandbox where one can be had, else in a fresh one."""
     confinement = sandbox.confinement(workspace.sandbox)
     # A zygote has no way to mount an agent's folder; beside an agent's own minutes a fresh start is nothing.
     if confinement.bubblewrap and workspace.left is None:
-        result = warm.run(tests, confinement, cancelled)
+        result = warm.run(work, confinement, cancelled)
         if result is not None:
             return result
-    return cold.run(cold_command(tests, workspace.left), confinement, cancelled)
+    return cold.run(cold_command(work, workspace.left), confinement, cancelled)
 
 
 def _judged(report: pytest_report.Report, result: SandboxResult, spec: Pytest) -> Judgment:

@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,35 +39,47 @@ def fork_and_watch(settings: confine.Settings) -> confine.Settings:
 
 
 def _outlive(child: int, settings: confine.Settings) -> NoReturn:
-    os.closerange(0, settings.lifeline_fd)
-    os.closerange(settings.lifeline_fd + 1, 256)
-    ended, worker_is_gone = _watch(child, settings.lifeline_fd)
+    lifeline = settings.lifeline_fd
+    os.closerange(0, lifeline)
+    os.closerange(lifeline + 1, 256)
+    ended = _watch(child, lifeline)
     if sys.platform == "linux":
         process_tree.kill_descendants(os.getpid())
-    if worker_is_gone and settings.folder is not None:
+    if settings.folder is not None and _worker_is_gone(lifeline):
         shutil.rmtree(settings.folder, ignore_errors=True)
     os._exit(128 + os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended))
 
 
-def _watch(child: int, lifeline: int) -> tuple[int, bool]:
-    """Wait for the child, or kill it when told to or when the worker is gone: its wait status, and whether it
-    is gone.
-    """
-    worker_is_gone = False
+def _watch(child: int, lifeline: int) -> int:
+    """Wait for the child, killing it when told to or when the worker is gone; its wait status."""
+    told_to_end = False
     while True:
         reaped, ended = os.waitpid(child, os.WNOHANG)
         if reaped:
             _kill_session(child)
-            return ended, worker_is_gone
-        ready, _, _ = select.select([lifeline], [], [], _TICK_SECONDS)
-        if ready:
-            worker_is_gone = worker_is_gone or not os.read(lifeline, 1)
+            return ended
+        if told_to_end:
+            # Again and again: it may not yet have had a session of its own to kill.
             _kill_session(child)
+            os.kill(child, signal.SIGKILL)
+            time.sleep(_TICK_SECONDS)
+        else:
+            told_to_end = bool(select.select([lifeline], [], [], _TICK_SECONDS)[0])
 
 
 def _kill_session(leader: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def _worker_is_gone(lifeline: int) -> bool:
+    os.set_blocking(lifeline, False)
+    try:
+        while os.read(lifeline, 64):
+            pass
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _for_this_process(settings: confine.Settings) -> confine.Settings:

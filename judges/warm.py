@@ -1,10 +1,9 @@
 """Keep a few warm sandboxes and run pytest judgments in forks of them; blocking, for a thread.
 
 One zygote serves one fixtures folder, as long as nothing in it changes. At most `MAX_ZYGOTES` are kept, the
-least recently used idle one goes first. They end with this process, however it ends: bubblewrap kills them
-when the thread that started them ends, and that thread lives as long as the process. One that breaks is
-replaced. Where the construction does not work at all, `run` returns None, and judgments take a fresh sandbox
-each.
+least recently used idle one goes first. They end with this process, however it ends: each ends when the
+socket to it closes. One that breaks is replaced. Where the construction does not work at all, `run` returns
+None, and judgments take a fresh sandbox each.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from judges.cold import Confinement, SandboxResult
-from judges.zygote_client import ConstructionFailed, Tests, Zygote, ZygoteBroken
+from judges.zygote_client import ConstructionFailed, Work, Zygote, ZygoteBroken
 
 MAX_ZYGOTES = 4
 _MAX_TRIES = 2  # of one judgment, in case a zygote breaks under it
@@ -28,16 +26,16 @@ _MAX_TRIES = 2  # of one judgment, in case a zygote breaks under it
 _log = logging.getLogger(__name__)
 
 
-def run(tests: Tests, confinement: Confinement, cancelled: threading.Event) -> SandboxResult | None:
+def run(work: Work, confinement: Confinement, cancelled: threading.Event) -> SandboxResult | None:
     """Run the tests in a fork of a zygote; None when there is no working one, and a fresh sandbox must do."""
     pool = _pool()
     for _ in range(_MAX_TRIES):
         if pool.why_not:
             return None
         try:
-            found = pool.take(tests.fixtures, confinement)
+            found = pool.take(work.fixtures, confinement)
             try:
-                return found.run(tests, cancelled)
+                return found.run(work, cancelled)
             except ZygoteBroken as broken:
                 found.broken = True
                 _log.info("replacing a warm sandbox that %s", broken)
@@ -47,6 +45,11 @@ def run(tests: Tests, confinement: Confinement, cancelled: threading.Event) -> S
             pool.why_not = str(failed)
             _log.info("no warm sandbox on this machine, judging takes longer: %s", failed)
     return None
+
+
+def why_not() -> str:
+    """Why this process makes no warm sandboxes; empty while it has no reason not to."""
+    return _pool().why_not
 
 
 def close() -> None:
@@ -64,7 +67,6 @@ class _Pool:
         self.why_not = ""
         self._lock = threading.Lock()
         self._zygotes: OrderedDict[Hashable, Zygote] = OrderedDict()
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="zygotes")
 
     def take(self, fixtures: Path, confinement: Confinement) -> Zygote:
         """A zygote for these fixtures, started if need be; to be given back."""
@@ -72,7 +74,7 @@ class _Pool:
         with self._lock:
             found = self._zygotes.pop(key, None)
             if found is None or found.broken:
-                found = self._starter.submit(Zygote, fixtures, confinement).result()
+                found = Zygote(fixtures, confinement)
             self._zygotes[key] = found
             found.users += 1
             self._let_idle_ones_go()

@@ -234,6 +234,8 @@ def _be_first(job: Job, held: Descriptors, places: Places) -> pytest_plugin.Run:
         if tests == 0:
             _become_tests(job, held, places)
         else:
+            for descriptor in (held.output, held.report, held.status):
+                os.close(descriptor)
             confine.serve_as_first(tests)
     except OSError as failed:
         _fail(held.status, failed)

@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, get_args
+from typing import get_args
 
 from judges import bubblewrap, cold, pipes, zygote
 from judges.cold import Confinement, Ending, Limits, SandboxResult
@@ -47,7 +47,7 @@ class ConstructionFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Tests:
+class Work:
     """One judgment's work: a test file of a fixtures folder, the output to test, the nonce of its report."""
 
     test_file: str
@@ -62,7 +62,9 @@ class Tests:
         test_file = f"{_FIXTURES}/{self.test_file}"
         return zygote.Job(
             run=Run(test_file, _FIXTURES, f"{_WARM_UP}/pytest.ini", self.nonce, self.packages),
-            limits=cold.settings(self.limits, self.timeout_seconds, report_fd=-1, status_fd=-1),
+            limits=cold.settings(
+                self.limits, self.timeout_seconds, report_fd=-1, status_fd=-1, lifeline_fd=-1
+            ),
             timeout_seconds=self.timeout_seconds,
             output_file=f"{_OUTPUT}/output.txt",
         )
@@ -93,18 +95,16 @@ class Zygote:
             theirs.close()
             self._wait_until_ready(said)
 
-    def run(self, tests: Tests, cancelled: threading.Event) -> SandboxResult:
+    def run(self, work: Work, cancelled: threading.Event) -> SandboxResult:
         """Run one judgment to its end; all its processes are gone afterwards. Raises ZygoteBroken."""
         began = time.monotonic()
         with ExitStack() as held:
-            output = held.enter_context(pipes.Pipe(tests.limits.output_bytes))
-            report = held.enter_context(pipes.Pipe(tests.limits.report_bytes))
+            output = held.enter_context(pipes.Pipe(work.limits.output_bytes))
+            report = held.enter_context(pipes.Pipe(work.limits.report_bytes))
             status = held.enter_context(pipes.Pipe(4096))
-            hold = self._send(tests, output, report, status)
-            try:
-                self._follow(tests, (output, report, status), hold, cancelled)
-            finally:
-                hold.close()
+            lifeline = held.enter_context(pipes.Lifeline())
+            self._send(work, (output, report, status), lifeline)
+            self._follow(work, (output, report, status), lifeline, cancelled)
             ending, code = _ended(status.taken)
             if ending == "cancelled" and (output.over or report.over):
                 ending = "output"
@@ -135,36 +135,33 @@ class Zygote:
             said.take()
             raise ConstructionFailed("did not start: " + said.taken.decode(errors="replace").strip()[-500:])
 
-    def _send(self, tests: Tests, *taps: pipes.Pipe) -> BinaryIO:
-        """Hand a job over; the result is our end of its lifeline, whose closing ends it."""
-        lifeline, hold = os.pipe()
+    def _send(self, work: Work, taps: tuple[pipes.Pipe, ...], lifeline: pipes.Lifeline) -> None:
+        """Hand a job over with the descriptors that it needs, in the order of `zygote.Descriptors`."""
         text = os.memfd_create("output")
         try:
             with open(text, "wb", closefd=False) as file:
-                file.write(tests.text)
+                file.write(work.text)
             os.lseek(text, 0, os.SEEK_SET)
-            descriptors = [*(tap.write_end for tap in taps), text, lifeline]
-            socket.send_fds(self._control, [tests.job().to_json()], descriptors)
+            descriptors = [*(tap.write_end for tap in taps), text, lifeline.read_end]
+            socket.send_fds(self._control, [work.job().to_json()], descriptors)
         except OSError as failed:
-            os.close(hold)
             raise ZygoteBroken(f"takes no job: {failed}") from failed
         finally:
-            os.close(lifeline)
             os.close(text)
         for tap in taps:
             tap.handed_over()
-        return os.fdopen(hold, "wb", 0)
+        lifeline.handed_over()
 
     def _follow(
-        self, tests: Tests, taps: tuple[pipes.Pipe, ...], hold: BinaryIO, cancelled: threading.Event
+        self, work: Work, taps: tuple[pipes.Pipe, ...], lifeline: pipes.Lifeline, cancelled: threading.Event
     ) -> None:
         """Collect what a judgment writes until its keeper is gone, which it is after all else of it."""
         output, report, status = taps
-        latest = time.monotonic() + tests.timeout_seconds + cold.START_SECONDS
+        latest = time.monotonic() + work.timeout_seconds + cold.START_SECONDS
         while status.read_end is not None:
             pipes.wait(taps, (), cold.TICK_SECONDS)
             if output.over or report.over or cancelled.is_set():
-                hold.close()
+                lifeline.let_go()
             if time.monotonic() > latest:
                 self._started.kill()
                 raise ZygoteBroken("does not end a judgment")
@@ -194,10 +191,10 @@ def _places(confinement: Confinement) -> zygote.Places:
 def _ended(status: bytes) -> tuple[Ending, int]:
     """How a judgment ended, as its keeper told; raises ZygoteBroken when it told nothing."""
     begun, _, told = status.decode(errors="replace").partition("\n")
-    if begun != "started":
-        raise ConstructionFailed(begun or "a judgment did not begin")
+    if begun.startswith("could not"):
+        raise ConstructionFailed(begun)
     ending, _, code = told.partition(" ")
     for known in get_args(Ending):
-        if ending == known:
+        if begun == "started" and ending == known:
             return known, int(code)
     raise ZygoteBroken("ended in the middle of a judgment")

@@ -1,0 +1,253 @@
+"""Running commands that nobody vouches for, with bubblewrap and without: results, bounds, and what remains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from judges import bubblewrap, process_tree, sandbox
+from judges.judgment import Sandbox
+from judges.sandbox import Input, Limits, SandboxResult
+from tests.pytest_judging import children, processes_naming, until
+
+MIB = 1024 * 1024
+PYTHON = (sys.executable, "-I", "-c")
+
+
+@pytest.fixture(params=["required", "off"])
+def setting(request: pytest.FixtureRequest) -> Sandbox:
+    chosen: Sandbox = request.param
+    if chosen == "required" and not sandbox.probe().works:
+        pytest.skip(f"bubblewrap does not work here: {sandbox.probe().why_not}")
+    return chosen
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = children()
+    yield
+    assert children() == before
+    assert list(temporary.iterdir()) == []
+
+
+async def python(code: str, setting: Sandbox, seconds: float = 60, **limits: int) -> SandboxResult:
+    return await sandbox.run(
+        [*PYTHON, code], timeout_seconds=seconds, limits=Limits(**limits), sandbox=setting
+    )
+
+
+async def test_a_command_gets_its_inputs_and_hands_back_output_report_and_exit_code(
+    tmp_path: Path, setting: Sandbox
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    (folder / "inside.txt").write_text("from a folder")
+    (folder / "inside.txt").chmod(0o600)
+    code = (
+        "import os, sys\n"
+        "print(open(sys.argv[1]).read(), open(os.environ['OTHER']).read(), flush=True)\n"
+        "os.write(3, b'a report')\n"
+        "sys.exit(7)"
+    )
+
+    result = await sandbox.run(
+        [*PYTHON, code, Input("folder/inside.txt")],
+        inputs={"folder": folder, "deep/text": b"from memory"},
+        environment={"OTHER": Input("deep/text")},
+        timeout_seconds=60,
+        sandbox=setting,
+    )
+
+    assert (result.ending, result.exit_code, result.error) == ("exited", 7, None)
+    assert result.output == b"from a folder from memory\n"
+    assert result.report == b"a report"
+    assert result.sandboxed is (setting == "required")
+
+
+async def test_the_folder_of_a_command_is_empty_and_the_environment_clean(
+    setting: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    monkeypatch.setenv("PYTHONPATH", "/x")
+
+    result = await python("import os; print(os.listdir('.'), sorted(os.environ))", setting)
+
+    assert result.output.startswith(b"[] ")
+    assert b"SECRET" not in result.output
+    assert b"PYTHONPATH" not in result.output
+
+
+async def test_death_by_signal_is_told_as_128_plus_its_number(setting: Sandbox) -> None:
+    result = await python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", setting)
+
+    assert (result.ending, result.exit_code) == ("exited", 128 + 11)
+
+
+async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(setting: Sandbox) -> None:
+    result = await sandbox.run(["/bin/no-such-program"], timeout_seconds=60, sandbox=setting)
+
+    assert result.error is not None
+    assert "could not start /bin/no-such-program" in result.error
+
+
+async def test_time_is_up_when_it_is_up(setting: Sandbox) -> None:
+    result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=0.5)
+
+    assert (result.ending, result.exit_code, result.error) == ("timeout", None, None)
+    assert result.output == b"begun\n"
+
+
+@pytest.mark.parametrize("descriptor", [1, 2, 3])
+async def test_output_and_report_are_cut_at_their_bounds_and_end_the_command(
+    setting: Sandbox, descriptor: int
+) -> None:
+    code = f"import os\nwhile True: os.write({descriptor}, b'x' * 65536)"
+
+    result = await python(code, setting, output_bytes=100_000, report_bytes=100_000)
+
+    assert result.ending == "output"
+    assert max(len(result.output), len(result.report)) == 100_000
+
+
+async def test_memory_of_all_processes_together_is_bounded(setting: Sandbox) -> None:
+    code = (
+        "import os, time\n"
+        "for _ in range(6): os.fork() or (bytearray(b'x' * 40_000_000), time.sleep(600))\n"
+        "time.sleep(600)"
+    )
+    hold = code.replace("(bytearray(b'x' * 40_000_000), time.sleep(600))", "hold()")
+    code = "def hold():\n    kept = bytearray(b'x' * 40_000_000)\n    time.sleep(600)\n" + hold
+
+    result = await python(code, setting, memory_bytes=200 * MIB)
+
+    assert result.ending == "memory"
+
+
+async def test_processor_time_is_bounded_for_processes_that_outlive_their_parent_too(
+    setting: Sandbox,
+) -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0] <= 2 * (os.cpu_count()) + 1)"
+
+    result = await python("import os\n" + code, setting, seconds=2)
+
+    assert result.output == b"True\n"
+
+
+async def test_cancelling_ends_the_command_before_the_caller_goes_on(setting: Sandbox) -> None:
+    sandbox.probe()
+    before = children()
+    task = asyncio.create_task(python("import time; time.sleep(600)", setting))
+    await until(lambda: len(children() - before) >= 2)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert children() == before
+
+
+async def test_a_command_that_waits_for_its_turn_can_be_cancelled(setting: Sandbox) -> None:
+    cores = os.cpu_count() or 1
+    tasks = [asyncio.create_task(python("import time; time.sleep(600)", setting)) for _ in range(cores + 2)]
+    await asyncio.sleep(0)
+
+    for task in tasks:
+        task.cancel()
+
+    assert all(
+        isinstance(end, asyncio.CancelledError)
+        for end in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+
+
+async def test_no_more_commands_run_at_once_than_there_are_cores(setting: Sandbox, tmp_path: Path) -> None:
+    sandbox.probe()
+    cores = os.cpu_count() or 1
+    marker = f"turn-{os.getpid()}-{setting}"
+    tasks = [
+        asyncio.create_task(python(f"import time; time.sleep(0.3) # {marker}", setting))
+        for _ in range(cores + 2)
+    ]
+    most = 0
+    while not all(task.done() for task in tasks):
+        running = [
+            line
+            for line in processes_naming(marker)
+            if line.startswith(f"{sys.executable} -I -c import time")
+        ]
+        most = max(most, len(running))
+        await asyncio.wait(tasks, timeout=0.02)
+
+    assert 1 <= most <= cores
+
+
+async def test_a_required_sandbox_that_is_not_there_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Probe(works=False, why_not="not installed"))
+
+    with pytest.raises(sandbox.SandboxUnavailable, match="not installed"):
+        await python("pass", "required")
+
+
+def test_the_probe_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap, "executable", lambda: None)
+    sandbox.probe.cache_clear()
+    try:
+        found = sandbox.probe()
+    finally:
+        sandbox.probe.cache_clear()
+
+    assert (found.works, found.why_not) == (False, "bwrap is not installed")
+
+
+def test_the_probe_tells_what_a_bubblewrap_that_fails_had_to_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(bubblewrap, "executable", lambda: str(broken))
+    sandbox.probe.cache_clear()
+    try:
+        found = sandbox.probe()
+    finally:
+        sandbox.probe.cache_clear()
+
+    assert not found.works
+    assert "No permissions to create a new namespace" in found.why_not
+
+
+def test_a_killed_worker_takes_its_commands_and_their_folder_with_it(
+    setting: Sandbox, tmp_path: Path, eventually: Callable[..., None]
+) -> None:
+    script = f"""
+import asyncio, sys, tempfile
+from judges import sandbox
+tempfile.tempdir = {str(tmp_path / "temporary")!r}
+sandbox.probe()
+print("ready", flush=True)
+asyncio.run(sandbox.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={setting!r}))
+"""
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        eventually(lambda: len(process_tree.descendants(worker.pid)) >= 2)
+        below = process_tree.descendants(worker.pid)
+        worker.kill()
+    eventually(lambda: not any(Path(f"/proc/{process}").exists() for process in below))
+    eventually(lambda: not list((tmp_path / "temporary").iterdir()))
