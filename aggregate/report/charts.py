@@ -8,11 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from aggregate.number_formats import rate, usd
+from aggregate.number_formats import points, rate, usd
 from aggregate.plain_text import plain
 from aggregate.report.svg import across, dot, element, label, line, picture
 from aggregate.run_info import BASELINE
-from aggregate.sentences import points
 
 Artifact = Mapping[str, Any]
 

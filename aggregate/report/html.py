@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,15 @@ def _side(side: Mapping[str, Any] | None, attempts: list[tuple[int, str, int]]) 
 def _bounds(unit: Unit, level: float) -> tuple[float | None, float | None]:
     if unit.difference is None or unit.candidate is None or unit.baseline is None:
         return None, None
-    counts = [
-        [float(side[name])] for side in (unit.candidate, unit.baseline) for name in ("passes", "judged")
-    ]
-    interval = delta_interval(counts[0], counts[1], counts[2], counts[3], level)
+    one, other = ((side["passes"], side["judged"]) for side in (unit.candidate, unit.baseline))
+    return _task_interval(*one, *other, level)
+
+
+@lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
+def _task_interval(
+    passes: int, judged: int, baseline_passes: int, baseline_judged: int, level: float
+) -> tuple[float, float]:
+    interval = delta_interval([passes], [judged], [baseline_passes], [baseline_judged], level)
     return interval.low, interval.high
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate import sentences
 from aggregate.artifact import write_text
-from aggregate.number_formats import in_points, rate, usd
+from aggregate.number_formats import in_points, points, rate, usd
 from aggregate.plain_text import plain
 from aggregate.report.first_screen import headline, metrics
 from aggregate.report.material import Material, Unit, units
@@ -64,7 +63,7 @@ def _interval(artifact: Mapping[str, Any]) -> str:
     level = f"{round(100 * interval['level'], 2):g} %"
     if bounds["estimate"] is None:
         return f"{level} interval, tasks like these | | | –"
-    between = f"{sentences.points(bounds['low'])} to {sentences.points(bounds['high'])}"
+    between = f"{points(bounds['low'])} to {points(bounds['high'])}"
     return f"{level} interval, tasks like these | | | {between}"
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from aggregate.records import AttemptRecord
 from aggregate.report.material import TaskText
-from aggregate.standard_json import clean
 
 INLINE_BYTES = 8 * 2**20  # of base64 text in the page
 TEXT_CHARACTERS = 100_000  # of one prompt, output or reason
@@ -40,9 +39,9 @@ class TextBlocks:
         self._open: list[str] = []
         self._open_characters = 0
 
-    def add(self, entry: Mapping[str, Any]) -> int:
-        """Store an entry and return its number."""
-        text = json.dumps(clean(_cut(entry)), ensure_ascii=False, allow_nan=False)
+    def add(self, entry: str) -> int:
+        """Store an entry, written as JSON, and return its number."""
+        text = _short(entry)
         if self._open and self._open_characters + len(text) > _BLOCK_CHARACTERS:
             self._close()
         if not self._open:
@@ -66,8 +65,8 @@ class TextBlocks:
         shutil.rmtree(self._growing, ignore_errors=True)
 
     def _close(self) -> None:
-        data = f"[{','.join(self._open)}]".encode()
-        packed = base64.b64encode(gzip.compress(data, compresslevel=6, mtime=0)).decode("ascii")
+        data = f"[{','.join(self._open)}]".encode("utf-8", "replace")
+        packed = base64.b64encode(gzip.compress(data, compresslevel=4, mtime=0)).decode("ascii")
         self._open, self._open_characters = [], 0
         self.inline.append(packed)
         self._size += len(packed)
@@ -87,23 +86,32 @@ class TextBlocks:
         self.inline = []
 
 
-def attempt_entry(record: AttemptRecord) -> dict[str, Any]:
-    """All of an attempt that the page's index does not say."""
-    return record.model_dump(mode="json", exclude_defaults=True, exclude=_KEYS)
+def attempt_entry(record: AttemptRecord) -> str:
+    """All of an attempt that the page's index does not say, as JSON."""
+    return record.model_dump_json(exclude_defaults=True, exclude=_KEYS)
 
 
-def task_entry(task: TaskText) -> dict[str, Any]:
-    """What a task asked, and its judge's settings: each a text, or a list of texts."""
+def task_entry(task: TaskText) -> str:
+    """As JSON, what a task asked, and its judge's settings: each a text, or a list of texts."""
     settings = {
         name: [_as_text(one) for one in value] if isinstance(value, list) else _as_text(value)
         for name, value in task.judge.items()
         if value not in (None, [], {}, "")
     }
-    return {"prompt": task.prompt, "description": task.description, "judge": settings}
+    return _dumps({"prompt": task.prompt, "description": task.description, "judge": settings})
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else _dumps(value)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _short(entry: str) -> str:
+    # Most entries are short as a whole, and taking them apart is what makes 100,000 of them slow.
+    return entry if len(entry) <= TEXT_CHARACTERS else _dumps(_cut(json.loads(entry)))
 
 
 def _cut(value: Any) -> Any:
@@ -114,7 +122,7 @@ def _cut(value: Any) -> Any:
         return f"{value[:TEXT_CHARACTERS]}\n… cut here: {len(value) - TEXT_CHARACTERS:,} more characters"
     if isinstance(value, Mapping):
         return {name: _cut(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         cut = [_cut(entry) for entry in value[:_LIST_ENTRIES]]
         more = len(value) - _LIST_ENTRIES
         return [*cut, f"… and {more:,} more"] if more > 0 and isinstance(value[0], str) else cut
