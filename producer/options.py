@@ -44,6 +44,7 @@ class Options:
     stop_early: Literal["verdict", "decision"] | None = None
     effect: float = DEFAULT_EFFECT
     budget_usd: float | None = None
+    priority: Literal["high", "normal", "low"] = "normal"
     tasks: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()

@@ -74,6 +74,7 @@ class Plan:
             budget_usd=self.options.budget_usd,
             stop_early=self.options.stop_early,
             lane=lane,
+            priority=self.options.priority,
         )
 
     def info(self, lane: str | None, *, baseline_reuse_count: int = 1) -> RunInfo:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
+from itertools import chain, islice
 
+import redis
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from aggregate.records import AttemptRecord
 from producer.plan import Plan
 from workers.app import build
 from workers.finish import finish, grid_of, publish
 from workers.server import connect
-from workers.settings import LANES, Settings
+from workers.settings import LANES, Settings, from_environment
 from workers.store import Store
 from workers.waves import next_end
+
+INSIST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Server:
 
 def open_server(url: str) -> Server:
     """Connect and look whether a run can be kept there; raises redis errors and UnusableServer."""
-    settings = Settings(broker=url)
+    settings = from_environment({**os.environ, "UPLIFT_BROKER": url})
     client = connect(url)
     client.ping()
     return Server(settings, Store(client), build(settings))
@@ -47,7 +54,23 @@ def submit(
     go_on(server, plan.run_id)
 
 
-def go_on(server: Server, run_id: str) -> int:
+def go_on(server: Server, run_id: str, *, insist_seconds: float = INSIST_SECONDS) -> int:
+    """Publish everything that has no final record; returns how many attempts.
+
+    A server that goes away meanwhile is waited for, and everything is published anew: half a round that is out
+    already costs nothing, because each attempt is claimed before it starts.
+    """
+    deadline = time.monotonic() + insist_seconds
+    while True:
+        try:
+            return _go_on(server, run_id)
+        except (redis.ConnectionError, redis.TimeoutError, OperationalError) as problem:
+            if time.monotonic() > deadline or isinstance(problem, redis.AuthenticationError):
+                raise redis.ConnectionError(f"{problem}; go on later with: uplift resume {run_id}") from problem
+            time.sleep(0.5)
+
+
+def _go_on(server: Server, run_id: str) -> int:
     """Start a new generation and publish everything that has no final record; returns how many attempts.
 
     Serves a fresh run and a resumed one alike. Where nothing is left to do, the run is finished at once.
@@ -69,9 +92,11 @@ def go_on(server: Server, run_id: str) -> int:
 def quietest_lane(store: Store) -> str:
     """The lane with the fewest messages waiting, so that a small run does not stand behind a big one."""
     pipe = store.client.pipeline(transaction=False)
-    for lane in LANES:
-        pipe.llen(lane)
-    waiting: list[int] = pipe.execute()
+    keys = [waiting_keys(lane) for lane in LANES]
+    for key in chain.from_iterable(keys):
+        pipe.llen(key)
+    lengths = iter(pipe.execute())
+    waiting = [sum(islice(lengths, len(lane))) for lane in keys]
     # Equal lanes are told apart by how many runs there are, so that runs that start together spread out.
     turn = int(store.client.incr("uplift:turn")) % len(LANES)
     order = [*range(turn, len(LANES)), *range(turn)]

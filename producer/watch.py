@@ -8,18 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
+from kombu.exceptions import OperationalError
 
 from producer.submit import Server, go_on
 from workers.finish import finish, grid_of
 from workers.messages import Manifest
+from workers.publish import waiting_keys
+from workers.server import refuses_writes
 from workers.server import workers as known_workers
 from workers.settings import QUARANTINE
 from workers.store import Progress, State
 
 LOOK_SECONDS = 0.25
-LOST_SECONDS = 60.0
 LONELY_SECONDS = 8.0
-FINISH_SECONDS = 20.0
+PROBE_SECONDS = 5.0
+# In leases: how long a run without a sign of life is left to its workers before the watcher steps in.
+FINISH_LEASES = 2 / 3
+LOST_LEASES = 2.0
 
 
 class RunLost(Exception):
@@ -62,7 +67,10 @@ class View:
 
 @dataclass
 class Watch:
-    """Follows one run. `check` raises when what the run depends on here has died; `stop` asks for an end."""
+    """Follows one run. `check` raises when what the run depends on here has died; `stop` asks for an end.
+
+    `finish_seconds` is how long a run that is done may wait for its callback.
+    """
 
     server: Server
     run_id: str
@@ -70,7 +78,7 @@ class Watch:
     say: Callable[[str], None] = lambda text: None
     check: Callable[[], None] = lambda: None
     stop: Callable[[], bool] = lambda: False
-    finish_seconds: float = FINISH_SECONDS
+    finish_seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _said: set[str] = field(default_factory=set)
@@ -79,14 +87,17 @@ class Watch:
         """Return the run's artifacts when it is over; raises Interrupted or RunLost."""
         manifest = self.server.store.manifest(self.run_id)
         self._grid = grid_of(manifest)
-        self._begun = self._moved = self._met = self.clock()
+        lease = self.server.settings.visibility_seconds
+        self._lost_seconds = LOST_LEASES * lease
+        self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
+        self._begun = self._moved = self._met = self._wrote = self._probed = self.clock()
         self._first: int | None = None
         self._recorded = -1
         while True:
             self.check()
             try:
                 artifacts = self._look(manifest)
-            except (redis.ConnectionError, redis.TimeoutError) as problem:
+            except (redis.ConnectionError, redis.TimeoutError, OperationalError) as problem:
                 self._say_once(f"the server does not answer ({problem}); waiting for it")
                 artifacts = None
             if artifacts is not None:
@@ -110,9 +121,24 @@ class Watch:
         if stopping:
             self._stop(state, progress)
         artifacts = store.artifacts(self.run_id)
-        if artifacts is None and not stopping:
+        if artifacts is None and not stopping and self._takes_writes():
             self._mend(manifest, state, progress)
         return artifacts
+
+    def _takes_writes(self) -> bool:
+        """Ask a quiet run's server whether it can keep records at all; raises RunLost when it has not for long."""
+        now = self.clock()
+        if now - self._moved < PROBE_SECONDS or now - self._probed < PROBE_SECONDS:
+            return True
+        self._probed = now
+        why = refuses_writes(self.server.store.client)
+        if why is None:
+            self._wrote = now
+            return True
+        self._say_once(f"{why}; the run waits")
+        if now - self._wrote > self._lost_seconds:
+            raise RunLost(f"{why}; mend that, then go on with: uplift resume {self.run_id}")
+        return False
 
     def _show(self, manifest: Manifest, progress: Progress, stopping: bool) -> None:
         now = self.clock()
@@ -149,11 +175,14 @@ class Watch:
         quiet = self.clock() - self._moved
         if state.halt == "paused":
             raise Interrupted(self.run_id)
-        done = state.halt or progress.recorded == self._grid.attempts
-        if done and not progress.in_flight and quiet > self.finish_seconds and not self._queued(manifest):
+        if progress.in_flight:
+            return
+        # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
+        over = bool(state.halt) or (progress.recorded == self._grid.attempts and not self._queued(manifest))
+        if quiet > self._finish_seconds and over:
             self._moved = self.clock()
             finish(self.server.app, self.server.settings, self.run_id, state.generation, 1)
-        elif quiet > LOST_SECONDS and not progress.in_flight:
+        elif quiet > self._lost_seconds:
             self._moved = self.clock()
             if not self._queued(manifest):
                 self.say("some batches got lost; publishing them again")
@@ -162,11 +191,10 @@ class Watch:
     def _queued(self, manifest: Manifest) -> bool:
         """Whether the server still holds a message of this run, waiting or taken."""
         client, name = self.server.store.client, self.run_id.encode()
-        for queue in (manifest.lane, QUARANTINE):
-            for step in ("", "\x06\x163", "\x06\x166", "\x06\x169"):
-                for start in range(0, int(client.llen(queue + step)), 500):
-                    if any(name in message for message in client.lrange(queue + step, start, start + 499)):
-                        return True
+        for key in (*waiting_keys(manifest.lane), *waiting_keys(QUARANTINE)):
+            for start in range(0, int(client.llen(key)), 500):
+                if any(name in message for message in client.lrange(key, start, start + 499)):
+                    return True
         return any(name in message for _, message in client.hscan_iter("unacked"))
 
     def _say_once(self, text: str) -> None:

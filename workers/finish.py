@@ -84,6 +84,7 @@ def publish(
         generation=generation,
         number=number,
         indexes=indexes,
+        priority=manifest.priority,
         alone=store.deadly(manifest.run_id),
         task_of=lambda index: tasks[grid.cell(index).task],
     )

@@ -88,7 +88,10 @@ class Limits(_Message):
 
 
 class ModelSettings(_Message):
-    """How models are to be asked: sampling parameters, declared programs, prices and shared limits."""
+    """How models are to be asked: sampling parameters, declared programs, prices and shared limits.
+
+    `replays` says where the recording of a `replay:` model lies here; it is each worker's own.
+    """
 
     params: dict[str, Any] = {}
     commands: dict[str, CommandSpec] = {}
@@ -101,7 +104,10 @@ class ModelSettings(_Message):
 
 
 class Manifest(_Message):
-    """All that workers need to know of a run, apart from its tasks, which are fetched one by one."""
+    """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
+
+    `fixtures` is a bundle's digest; `replays` has one for each `replay:` model, whose recording is in it.
+    """
 
     format_version: Literal[1] = FORMAT_VERSION
     run_id: str
@@ -114,7 +120,9 @@ class Manifest(_Message):
     judge_model: str | None = None
     sandbox: Sandbox = "auto"
     fixtures: str | None = None
+    replays: dict[str, str] = {}
     settings: ModelSettings = ModelSettings()
     budget_usd: float | None = None
     stop_early: Literal["verdict", "decision"] | None = None
     lane: str
+    priority: Literal["high", "normal", "low"] = "normal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Literal
 
 from celery import Celery, chord
 
@@ -10,6 +11,15 @@ from workers import grid
 from workers.settings import QUARANTINE
 
 NAMED_TASKS = 3
+
+Priority = Literal["high", "normal", "low"]
+# 0 is the highest that Redis transports know; workers take the higher ones of all lanes first.
+PRIORITIES: dict[Priority, int] = {"high": 0, "normal": 3, "low": 6}
+
+
+def waiting_keys(lane: str) -> list[str]:
+    """The lists in which a lane's messages wait, one for each of the transport's priority steps."""
+    return [f"{lane}\x06\x16{step}" if step else lane for step in (0, 3, 6, 9)]
 
 
 def publish_round(
@@ -21,6 +31,7 @@ def publish_round(
     number: int,
     indexes: list[int],
     task_of: Callable[[int], str],
+    priority: Priority = "normal",
     alone: Collection[int] = (),
 ) -> int:
     """Send the attempts `indexes`; those in `alone` go one by one to the quarantine lane. Returns the messages."""
@@ -34,7 +45,10 @@ def publish_round(
         text = f"run {run_id} batch {position}/{len(cut) + len(lonely)}: {_tasks(batch, task_of)}"
         header.append(
             run_batch.s(run_id, number, batch, quarantine).set(
-                queue=QUARANTINE if quarantine else lane, argsrepr=text, kwargsrepr=""
+                queue=QUARANTINE if quarantine else lane,
+                priority=PRIORITIES[priority],
+                argsrepr=text,
+                kwargsrepr="",
             )
         )
     callback = finish_run.si(run_id, generation, number).set(

@@ -94,6 +94,9 @@ def evaluate(
     effect: Annotated[
         float, typer.Option("--effect", help="The difference that --stop-early decision is to find.")
     ] = 0.10,
+    priority: Annotated[
+        str, typer.Option("--priority", help="high, normal or low: whose batches a shared broker serves first.")
+    ] = "normal",
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")
@@ -160,6 +163,7 @@ def evaluate(
         weak_baseline=one_of("--weak-baseline", weak_baseline, ("error", "warn")),
         stop_early=one_of("--stop-early", stop_early, ("verdict", "decision", None)),
         effect=effect,
+        priority=one_of("--priority", priority, ("high", "normal", "low")),
         tasks=tuple(task or ()),
         tags=tuple(tag or ()),
         tiers=tuple(tier or ()),

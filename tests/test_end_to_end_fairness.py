@@ -1,0 +1,35 @@
+"""Nobody waits behind a big run: lanes are served in turn, and priorities come before them."""
+
+import pytest
+from running import a_suite, standalone, uplift, worker
+
+from workers.store import Keys, Store
+
+pytestmark = pytest.mark.slow
+
+
+def submit(suite, url, *more):
+    begun = uplift(*standalone(suite, "--broker", url, "--detach", *more), cwd=suite.parent)
+    assert begun.code == 0, begun.err
+    return begun.out.strip()
+
+
+def test_a_small_run_behind_a_big_one_finishes_long_before_it(valkey, client, short_tmp, eventually):
+    big = submit(a_suite(short_tmp / "big", 2000), valkey, "--model", "sim:latency=0.05")
+    with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="10"):
+        eventually(lambda: client.hlen(Keys(big).records) > 50)
+        small = submit(a_suite(short_tmp / "small", 10), valkey, "--model", "sim:latency=0.05")
+        at_start = client.hlen(Keys(big).records)
+        eventually(lambda: client.hlen(Keys(small).records) == 20)
+        # The small run's 20 attempts cost the big one about as many turns as they took themselves.
+        assert client.hlen(Keys(big).records) - at_start < 1500
+        Store(client).halt(big, "cancelled")
+
+
+def test_a_run_of_high_priority_is_taken_before_the_others(valkey, client, short_tmp, eventually):
+    low = submit(a_suite(short_tmp / "low", 200), valkey, "--model", "sim:latency=0.1", "--priority", "low")
+    high = submit(a_suite(short_tmp / "high", 50), valkey, "--model", "sim:latency=0.1", "--priority", "high")
+    with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="5"):
+        eventually(lambda: client.hlen(Keys(high).records) == 100)
+        assert client.hlen(Keys(low).records) < 50
+        Store(client).halt(low, "cancelled")
