@@ -112,7 +112,7 @@ class _Candidate:
     @cached_property
     def paired(self) -> pd.DataFrame:
         """An unfinished run has arms of different length, so only its pairs are comparable."""
-        if self.info.status in ("cancelled", "over_budget") and self.info.baseline != "none":
+        if self.info.unfinished and self.info.baseline != "none":
             return comparison.in_both(self.all_units)
         return self.all_units
 
@@ -162,7 +162,8 @@ def _verdict(one: _Candidate) -> Verdict:
         one.compared.candidate_rate,
         one.compared.baseline_rate,
         arms=one.errors,
-        status=info.status if info.status in ("cancelled", "over_budget") else "complete",
+        status=info.unfinished or "complete",
+        why=info.why,
         weak_baseline="warn" if info.weak_baseline == "warn" else "fail",
         baseline_kind=_baseline_kind(info),
         no_baseline=info.baseline == "none",

@@ -59,8 +59,17 @@ def block(
         "wasted_usd": info.wasted_usd,
         "wasted_attempts": info.wasted_attempts,
         "budget_usd": info.budget_usd,
+        "over_budget_usd": over_budget(info),
+        "assumed_usd": info.assumed_usd,
         "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
     }
+
+
+def over_budget(info: RunInfo) -> float | None:
+    """By how much the attempts that were in flight outspent the budget; None without one."""
+    if info.budget_usd is None or info.spent_usd is None:
+        return None
+    return max(0.0, info.spent_usd - info.budget_usd)
 
 
 def spent(attempts: pd.DataFrame) -> float:

@@ -17,7 +17,8 @@ ORACLE = "oracle"
 UNKNOWN_MODEL = "unknown"
 
 Baseline = Literal["skill", "bare", "none"]
-Status = Literal["finished", "cancelled", "over_budget", "skipped"]
+Status = Literal["finished", "cancelled", "over_budget", "hopeless", "skipped"]
+Unfinished = Literal["cancelled", "over_budget", "hopeless"]
 
 
 def is_candidate(arm: str) -> bool:
@@ -56,7 +57,8 @@ class RunInfo(_Info):
     """A run's settings and end. Times come from the run, never from the clock of whoever aggregates.
 
     `baseline_reuse_count` counts this run and each earlier one compared with the same cached baseline.
-    `planned_attempts` covers all arms and models; plan minus records is what was skipped.
+    `planned_attempts` covers all arms and models; plan minus records is what was skipped. `why` is the message
+    that ended a run before its time. `assumed_usd` counts towards the budget for attempts of unknown cost.
     """
 
     run_id: str
@@ -71,6 +73,7 @@ class RunInfo(_Info):
     candidates: tuple[CandidateInfo, ...] = (CandidateInfo(),)
     baseline: Baseline = "skill"
     status: Status = "finished"
+    why: str = ""
     margin: float = 0.05
     gate: Literal["verdict", "decision"] = "verdict"
     weak_baseline: Literal["error", "warn"] = "error"
@@ -80,11 +83,19 @@ class RunInfo(_Info):
     effect: float = 0.10
     budget_usd: float | None = None
     spent_usd: float | None = None
+    assumed_usd: float = 0.0
     wasted_usd: float | None = None
     wasted_attempts: int = 0
     planned_attempts: int | None = None
     environment: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """How the run ended before all its attempts were made; None where it did not."""
+        return (
+            None if self.status == "finished" or self.status == "skipped" else self.status
+        )  # mypy narrows only this
 
     @classmethod
     def from_records(cls, records: Iterable[AttemptRecord]) -> RunInfo:

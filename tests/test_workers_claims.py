@@ -159,8 +159,47 @@ async def test_no_attempt_starts_past_the_budget_and_the_run_is_halted(workers, 
     mine = workers()
     first = await mine.claim(Wanted(0, 1, estimate=0.6))
     assert first.code == "go"
+    await mine.store(finished(0, first, cost=0.5))
     assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "budget"
     assert state.hget(Keys(RUN).state, "halt") == b"over_budget"
+
+
+async def test_a_budget_that_is_only_reserved_makes_others_wait_and_ends_nothing(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    mine, other = workers("w1"), workers("w2")
+    first = await mine.claim(Wanted(0, 1, estimate=0.6))
+    assert (await other.claim(Wanted(1, 1, estimate=0.6))).code == "full"
+    assert state.hget(Keys(RUN).state, "halt") == b""
+    await mine.store(finished(0, first, cost=0.01))
+    assert (await other.claim(Wanted(1, 1, estimate=0.6))).code == "go"
+
+
+async def test_what_a_dead_worker_had_reserved_is_free_again_once(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    dead, mine = workers("w1"), workers("w2")
+    await dead.claim(Wanted(0, 1, estimate=0.6))
+    expire(state, 0)
+    assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "go"
+    await mine.store(finished(1, Claim("go", token=2), cost=0.0))
+    assert (await mine.claim(Wanted(0, 1, estimate=0.6))).code == "go"
+    assert float(state.hget(Keys(RUN).state, "reserved")) == pytest.approx(0.6)
+
+
+async def test_an_attempt_of_unknown_cost_is_assumed_to_have_cost_its_estimate(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    mine = workers()
+    late = await mine.claim(Wanted(0, 1, estimate=0.6))
+    await mine.store(finished(0, late, outcome="timeout", cost=None))
+    assert float(state.hget(Keys(RUN).state, "assumed")) == pytest.approx(0.6)
+    assert state.hget(Keys(RUN).state, "spent") is None
+    assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "budget"
+
+
+async def test_an_attempt_that_got_no_answer_is_assumed_to_have_cost_nothing(workers, state):
+    state.hset(Keys(RUN).state, "budget", "1.0")
+    mine = workers()
+    await mine.store(finished(0, await mine.claim(Wanted(0, 1, estimate=0.6)), outcome="error", cost=None))
+    assert (await mine.claim(Wanted(1, 1, estimate=0.6))).code == "go"
 
 
 async def test_an_ended_attempt_frees_what_it_had_reserved(workers, state):

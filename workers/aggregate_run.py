@@ -12,7 +12,7 @@ from workers.server import connect
 from workers.settings import from_environment
 from workers.store import State, Store
 
-_STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget"}
+_STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget", "hopeless": "hopeless"}
 
 
 def ended(store: Store, run_id: str, state: State) -> RunInfo:
@@ -34,13 +34,28 @@ def ended(store: Store, run_id: str, state: State) -> RunInfo:
     return info.model_copy(
         update={
             "status": _STATUS.get(state.halt, "finished"),
+            "why": _why(info, state),
             "wall_seconds": wall,
             "spent_usd": state.spent,
+            "assumed_usd": state.assumed,
             "wasted_usd": state.wasted,
             "wasted_attempts": state.wasted_attempts,
             "environment": environment,
         }
     )
+
+
+def _why(info: RunInfo, state: State) -> str:
+    """What ended a run before its time, with the sums where it was money."""
+    if state.halt != "over_budget" or info.budget_usd is None:
+        return state.why
+    over = state.spent - info.budget_usd
+    words = f"{state.spent:.6g} USD of {info.budget_usd:g} spent"
+    if over > 0:
+        words += f", {over:.6g} too much by attempts that were in flight"
+    if state.assumed:
+        words += f"; {state.assumed:.6g} assumed for attempts of unknown cost"
+    return words
 
 
 def main(run_id: str) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import judges
 from aggregate.records import AttemptRecord, Outcome
@@ -23,6 +24,7 @@ from workers.grid import Cell
 from workers.messages import Task
 from workers.models import ModelTimedOut, Request
 from workers.models.choose import is_simulated
+from workers.models.output import without_secrets
 from workers.models.retry import RETRIES, with_retries
 from workers.models.sim import Sim
 from workers.prompts import prepend
@@ -93,28 +95,39 @@ async def ask(
             # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
             completion, _ = await with_retries(
                 call,
-                retries=RETRIES if run.manifest.settings.retry else 0,
+                retries=RETRIES if run.settings.retry else 0,
                 seconds_left=lambda: (deadline.when() or 0.0) - asyncio.get_running_loop().time(),
             )
-        return ended(completion=completion)
+        return ended(completion=redacted(completion))
     except TimeoutError as late:
-        spent = late.completion if isinstance(late, ModelTimedOut) else None
+        spent = redacted(late.completion) if isinstance(late, ModelTimedOut) else None
         words = f"no answer within {attempt.task.timeout_seconds:g} s"
         return ended(outcome="timeout", error=words, completion=spent)
     # Any exception of a client is this attempt's error; the type names what broke where the message does not.
     except Exception as problem:
-        text = f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
+        text = without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS]
         return ended(outcome="error", error=text, hopeless=getattr(problem, "hopeless", False))
 
 
+def redacted(completion: Completion) -> Completion:
+    """The completion without any secret of this worker: an agent has its key and may print it."""
+    text = without_secrets(completion.text)
+    warnings = tuple(map(without_secrets, completion.warnings))
+    if (text, warnings) == (completion.text, completion.warnings):
+        return completion
+    return completion.model_copy(update={"text": text, "warnings": warnings})
+
+
+def prompt_and_skill(attempt: Attempt, run: Run) -> tuple[str, Path | None]:
+    """What the model is asked, and the skill's folder where it is mounted instead of put in front."""
+    skill = run.skills.get(attempt.arm)
+    if skill is None or run.skill_mode(attempt.model) == "mount":
+        return attempt.task.prompt, skill
+    return prepend(_skill_text(skill), attempt.task.prompt), None
+
+
 def _request(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None) -> Request:
-    prompt, skill = attempt.task.prompt, run.skills.get(attempt.arm)
-    mounted = None
-    if skill is not None:
-        if run.skill_mode(attempt.model) == "mount":
-            mounted = skill
-        else:
-            prompt = prepend(_skill_text(skill), prompt)
+    prompt, mounted = prompt_and_skill(attempt, run)
     return Request(
         prompt=prompt,
         task=attempt.task,
@@ -124,7 +137,7 @@ def _request(attempt: Attempt, run: Run, claim: Claim, workspace: Path | None) -
         skill=mounted,
         workspace=workspace,
         suite=run.fixtures,
-        params=run.manifest.settings.params,
+        params=run.settings.params,
         timeout_seconds=attempt.task.timeout_seconds,
         sandbox=run.manifest.sandbox,
     )
@@ -135,8 +148,20 @@ def _skill_text(folder: Path) -> str:
     return (folder / "SKILL.md").read_text(encoding="utf-8")
 
 
+class Repeats(Protocol):
+    """A call's leave; `again` waits for leave to repeat it and returns the seconds waited."""
+
+    async def again(self) -> float: ...
+
+
+class Leave(Protocol):
+    """Leave to ask a judge's model: entered when its limit allows a call."""
+
+    def __call__(self, run: Run, spec: str, prompt: str) -> AbstractAsyncContextManager[Repeats]: ...
+
+
 async def judge(
-    attempt: Attempt, run: Run, answer: Answer, left: Path | None = None
+    attempt: Attempt, run: Run, answer: Answer, leave: Leave, left: Path | None = None
 ) -> tuple[Judgment, float]:
     """Judge a completion; returns the judgment and the seconds that it took."""
     assert answer.completion is not None
@@ -144,35 +169,52 @@ async def judge(
     where = Workspace(suite=run.fixtures, left=left, sandbox=run.manifest.sandbox)
 
     async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
-        return await _grade(attempt, run, answer.request, model, prompt, system)
+        spec = _grader(attempt, run, model)
+        if is_simulated(spec):
+            return _simulated_grade(attempt, run, answer.request, spec)
+        question = Request(prompt=prompt, system=system, params=run.settings.params)
+        return redacted(await _graded(run, spec, question, leave))
 
     judgment = await judges.judge(attempt.task.judge, answer.completion, ask_judge, where)
     return judgment, time.perf_counter() - begun
 
 
-async def _grade(
-    attempt: Attempt, run: Run, request: Request, model: str, prompt: str, system: str
-) -> Completion:
-    """What a judge model says; where the run's model is not real, no judge is asked either.
+def _grader(attempt: Attempt, run: Run, model: str) -> str:
+    """Who judges; where the run's model is not real, no judge is asked either."""
+    if is_simulated(attempt.model):
+        return attempt.model
+    return model or run.manifest.judge_model or attempt.model
 
-    A mocked judge is content, a simulated one gives the score that was drawn for the attempt.
-    """
+
+def _simulated_grade(attempt: Attempt, run: Run, request: Request, spec: str) -> Completion:
+    """A mocked judge is content, a simulated one gives the score that was drawn for the attempt."""
+    from judges.rubric import passing_reply, reply_with_score
+
     rubric = attempt.task.judge
     assert isinstance(rubric, Rubric)
-    spec = (
-        attempt.model if is_simulated(attempt.model) else model or run.manifest.judge_model or attempt.model
-    )
-    if is_simulated(spec):
-        from judges.rubric import passing_reply, reply_with_score
+    client = run.model(spec)
+    reply = passing_reply(rubric)
+    if isinstance(client, Sim):
+        reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
+    return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
 
-        client = run.model(spec)
-        reply = passing_reply(rubric)
-        if isinstance(client, Sim):
-            reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
-        return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
-    question = Request(prompt=prompt, system=system, params=run.manifest.settings.params)
-    async with asyncio.timeout(question.timeout_seconds):
-        completion, _ = await with_retries(lambda: run.model(spec).complete(question))
+
+async def _graded(run: Run, spec: str, question: Request, leave: Leave) -> Completion:
+    """What a judge's model says, within its limits and with the retries of any other call."""
+    retries, tries = RETRIES if run.settings.retry else 0, 0
+    async with (
+        leave(run, spec, question.prompt) as turn,
+        asyncio.timeout(question.timeout_seconds) as deadline,
+    ):
+
+        async def call() -> Completion:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                deadline.reschedule((deadline.when() or 0.0) + await turn.again())
+            return await run.model(spec).complete(question)
+
+        completion, _ = await with_retries(call, retries=retries)
     return completion
 
 

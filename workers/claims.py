@@ -16,7 +16,7 @@ import redis.asyncio
 
 from workers.store import Keys
 
-Code = Literal["go", "final", "held", "halted", "decided", "quarantine", "poison", "budget"]
+Code = Literal["go", "final", "held", "halted", "decided", "quarantine", "poison", "full", "budget"]
 Stored = Literal["stored", "replaced", "duplicate", "late"]
 MOST_AT_ONCE = 200
 _ASKED = 0
@@ -31,7 +31,8 @@ class Claim:
     """The answer to "is it still wanted?"; only `go` allows an attempt to start.
 
     `deliveries` counts this start and all earlier ones, `errors` the earlier tries that ended in `error`;
-    `wait_seconds` is what is left of another worker's claim.
+    `wait_seconds` is what is left of another worker's claim. `full` means that the budget is reserved by attempts
+    that are in flight: what they really cost decides whether this one may start.
     """
 
     code: Code

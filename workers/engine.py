@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import random
 import socket
 import threading
 from collections.abc import Coroutine
@@ -19,17 +20,17 @@ from workers import attempt as attempts
 from workers.attempt import Answer, Attempt
 from workers.bundles import BundleError
 from workers.claims import Claim, Finished, Wanted, lease
-from workers.models.choose import is_agent
 from workers.runs import Run, RunGone, Runs
 from workers.server import connect
 from workers.settings import Settings
 from workers.store import WORKING_DAYS, pack
-from workers.turns import Halted, Turns, estimate, note
+from workers.turns import Halted, Turns, estimate, note, note_cost
 from workers.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 2.0
+BUDGET_SECONDS = (0.1, 0.3)
 
 
 class Drained(Exception):
@@ -158,16 +159,15 @@ class Engine:
             self.load.remove(share)
 
     def _share(self, run: Run, batch: Batch) -> float:
-        agents = sum(is_agent(spec, run.manifest.settings) for spec in run.manifest.models) / len(
-            run.manifest.models
-        )
+        agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
         per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
         return len(batch.indexes) * per_attempt
 
     async def _attempt(self, run: Run, batch: Batch, index: int) -> int:
         cell = run.grid.cell(index)
         attempt = Attempt.at(run, cell, await run.task(cell.task))
-        workspace = Workspace(attempt.task, run.fixtures) if run.model(attempt.model).agent else None
+        run.prepare(attempt.model)
+        workspace = Workspace(attempt.task, run.fixtures) if run.is_agent(attempt.model) else None
         try:
             while True:
                 claim, answer = await self._asked(run, batch, index, attempt, workspace)
@@ -181,6 +181,7 @@ class Engine:
                 record = await self._judged(run, attempt, claim, answer, workspace)
             else:
                 return 0
+            note_cost(run, attempt, _cost(record))
             return await self._store(run, batch, index, claim, record)
         finally:
             if workspace is not None:
@@ -193,7 +194,9 @@ class Engine:
         try:
             async with self._turns.turn(run, attempt) as turn:
                 wanted = Wanted(index, batch.round, batch.quarantine, estimate(run, attempt))
-                claim = await run.claims.claim(wanted)
+                # The server is what changes, so there is no event to wait for.
+                while (claim := await run.claims.claim(wanted)).code == "full":  # noqa: ASYNC110
+                    await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
                 if claim.code in ("halted", "budget"):
                     run.halted.set()
                 if claim.code == "go":
@@ -213,7 +216,9 @@ class Engine:
             left, bundle = await asyncio.to_thread(workspace.left)
             kept = bundle.digest
             await run.client.set(f"uplift:bundle:{kept}", bundle.data, ex=WORKING_DAYS * 86_400)
-        judged = await attempts.judge(attempt, run, answer, left) if answer.outcome is None else None
+        judged = None
+        if answer.outcome is None:
+            judged = await attempts.judge(attempt, run, answer, self._turns.judging, left)
         return attempts.record(attempt, run, claim, answer, judged, self.name, kept)
 
     async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: AttemptRecord) -> int:

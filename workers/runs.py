@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -16,9 +17,9 @@ from workers.bundles import BundleMissing, Folders
 from workers.claims import RunClaims
 from workers.grid import Grid
 from workers.limits import Breaker
-from workers.messages import Manifest, SkillMode, Task
-from workers.models import Model
-from workers.models.choose import model_for, mounts_skills
+from workers.messages import Manifest, ModelSettings, SkillMode, Task
+from workers.models import Model, ModelError
+from workers.models.choose import UnknownModel, is_agent, model_for, mounts_skills
 from workers.store import Keys
 
 RUNS_KEPT = 16
@@ -33,7 +34,8 @@ class RunGone(Exception):
 class Run:
     """One run in this process.
 
-    `halted` is set once the store says that nothing more may start, so that nobody waits for a limit in vain.
+    `settings` are the manifest's with the paths of this machine. `halted` is set once the store says that nothing
+    more may start, so that nobody waits for a limit in vain.
     """
 
     manifest: Manifest
@@ -41,6 +43,7 @@ class Run:
     claims: RunClaims
     client: redis.asyncio.Redis
     folders: Folders
+    settings: ModelSettings
     fixtures: Path | None
     skills: dict[str, Path]
     breaker: Breaker
@@ -72,14 +75,22 @@ class Run:
 
     def model(self, spec: str) -> Model:
         if spec not in self.models:
-            self.models[spec] = model_for(spec, self.manifest.settings)
+            self.models[spec] = model_for(spec, self.settings)
         return self.models[spec]
+
+    def prepare(self, spec: str) -> None:
+        """Make a model's client now, because importing an SDK takes seconds; what is wrong shows when it is asked."""
+        with suppress(ModelError, UnknownModel):
+            self.model(spec)
+
+    def is_agent(self, spec: str) -> bool:
+        return is_agent(spec, self.settings)
 
     def skill_mode(self, spec: str) -> SkillMode:
         """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
         if self.manifest.skill_mode is not None:
             return self.manifest.skill_mode
-        return "mount" if mounts_skills(spec, self.manifest.settings) else "prepend"
+        return "mount" if mounts_skills(spec, self.settings) else "prepend"
 
 
 class Runs:
@@ -129,11 +140,16 @@ class Runs:
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
             folders=self._folders,
+            settings=manifest.settings.model_copy(update={"replays": await self._replays(manifest)}),
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
             skills={
                 arm.name: await self._folder(arm.bundle) / arm.folder for arm in manifest.arms if arm.bundle
             },
         )
+
+    async def _replays(self, manifest: Manifest) -> dict[str, str]:
+        places = {spec: await self._folder(digest) for spec, digest in manifest.replays.items()}
+        return {spec: str(next(folder.iterdir())) for spec, folder in places.items()}
 
     async def _folder(self, digest: str) -> Path:
         if (ready := self._folders.get(digest)) is not None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.asyncio
 
-from workers.attempt import Answer, Attempt
+from workers.attempt import Answer, Attempt, prompt_and_skill
 from workers.limits import ModelLimits, Permit, estimated_tokens, limits_for
 from workers.messages import Limits
-from workers.models.choose import is_simulated
-from workers.models.prices import first_estimate
+from workers.models.choose import graders, is_simulated
+from workers.models.prices import attempt_estimate
 from workers.runs import Run
 from workers.settings import Settings
 from workers.slots import FairSlots
@@ -71,18 +72,29 @@ class Turns:
 
         Raises Halted when the run is halted while we wait: a limit can mean waiting for hours.
         """
-        spec, settings = attempt.model, run.manifest.settings
+        spec, settings = attempt.model, run.settings
         limits = limits_for(spec, settings)
         tokens = estimated_tokens(attempt.task.prompt, settings) if limits.tpm else 0
         await self._check(run)
         permit = await _unless_halted(run, self._limits.acquire(spec, limits, tokens), limits)
         turn = Turn(self._limits, spec, Limits(rpm=limits.rpm, tpm=limits.tpm), tokens)
-        slots = self._agent_slots if run.model(spec).agent else self._slots
+        slots = self._agent_slots if run.is_agent(spec) else self._slots
         try:
             async with slots.slot(run.manifest.run_id):
                 yield turn
         finally:
             await self._limits.release(permit, turn.used_tokens())
+
+    @asynccontextmanager
+    async def judging(self, run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
+        """Wait for the limit of a model that judges. No slot: the answer is there and wants to be judged."""
+        limits = limits_for(spec, run.settings)
+        tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
+        permit = await self._limits.acquire(spec, limits, tokens)
+        try:
+            yield Turn(self._limits, spec, Limits(rpm=limits.rpm, tpm=limits.tpm), tokens)
+        finally:
+            await self._limits.release(permit)
 
     async def _check(self, run: Run) -> None:
         if run.halted.is_set():
@@ -115,18 +127,36 @@ async def _unless_halted(run: Run, acquire: Coroutine[Any, Any, Permit], limits:
 
 
 def estimate(run: Run, attempt: Attempt) -> float:
-    """What an attempt may cost, to be reserved: the largest seen here, at first the longest answer's price."""
+    """What an attempt may cost, to be reserved: the largest seen here, at first the longest answer's price.
+
+    Rounded up to two digits: equal estimates are claimed together.
+    """
     if run.manifest.budget_usd is None:
         return 0.0
     seen = run.largest_costs.get(attempt.model)
-    return first_estimate(attempt.model, attempt.task.prompt, run.manifest.settings) if seen is None else seen
+    if seen is not None:
+        return _rounded_up(seen)
+    prompt, _ = prompt_and_skill(attempt, run)
+    judging = graders(attempt.task, attempt.model, run.manifest.judge_model)
+    # A model without a price is refused before the run starts.
+    return _rounded_up(attempt_estimate(attempt.model, len(prompt), judging, run.settings) or 0.0)
+
+
+def _rounded_up(amount: float) -> float:
+    if amount <= 0:
+        return 0.0
+    digit = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return math.ceil(amount / digit) * digit
+
+
+def note_cost(run: Run, attempt: Attempt, cost: float | None) -> None:
+    """Remember the dearest attempt of a model: the next ones reserve as much."""
+    if cost is not None:
+        run.largest_costs[attempt.model] = max(cost, run.largest_costs.get(attempt.model, 0.0))
 
 
 async def note(run: Run, attempt: Attempt, answer: Answer) -> None:
-    """Remember what a call cost, and end the run when its model cannot answer anybody."""
-    if answer.completion is not None and answer.completion.cost_usd is not None:
-        cost = answer.completion.cost_usd
-        run.largest_costs[attempt.model] = max(cost, run.largest_costs.get(attempt.model, 0.0))
+    """End the run when its model cannot answer anybody."""
     if answer.hopeless:
         why = await run.breaker.failed(attempt.model, answer.error or "")
         if why is not None:

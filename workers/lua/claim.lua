@@ -5,17 +5,33 @@
 -- ARGV: lease ms, round, quarantine (0/1), units (0: attempts after a pass are wanted), estimate, owner, index...
 -- An owner that asks again for what it holds gets the same token: its first answer was lost on the way.
 -- For each index it returns {code, token, deliveries, errors, wait ms}:
---   go, final, held, halted, decided, quarantine, poison, budget (see Claim in claims.py)
+--   go, final, held, halted, decided, quarantine, poison, full, budget (see Claim in claims.py)
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 local lease, round, quarantine = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local units, estimate, me = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local state = redis.call('HMGET', KEYS[1], 'halt', 'sealed', 'budget', 'spent', 'reserved')
+local state = redis.call('HMGET', KEYS[1], 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed')
 local gone = state[1] == false and state[2] == false
 local halted = gone or (state[1] and state[1] ~= '') or state[2] == '1'
 local budget = tonumber(state[3] or '')
-local spent, reserved = tonumber(state[4] or 0), tonumber(state[5] or 0)
-local answers = {}
+local spent, reserved = tonumber(state[4] or 0) + tonumber(state[6] or 0), tonumber(state[5] or 0)
+local answers, counted = {}, false
+
+-- What is reserved by attempts that are really in flight. Adding and taking away leaves traces of rounding, and
+-- those of a dead worker are in flight no longer; each gives its reserve back once.
+local function live_reserves()
+  local sum = 0
+  for _, index in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+    local token, reserve, owner = redis.call('HGET', KEYS[5], index):match('^(%d+) (%S+) (.*)$')
+    if tonumber(redis.call('ZSCORE', KEYS[4], index)) > now then
+      sum = sum + tonumber(reserve)
+    else
+      redis.call('HSET', KEYS[5], index, token .. ' 0 ' .. owner)
+    end
+  end
+  redis.call('HSET', KEYS[1], 'reserved', sum)
+  return sum
+end
 
 local function claim(index)
   if halted then return {'halted'} end
@@ -45,6 +61,11 @@ local function claim(index)
     if deaths > 2 then return {'poison', 0, 1 + deaths + errors, errors} end
   elseif deaths >= 2 then
     return {'quarantine'}
+  end
+  if budget and spent + reserved + estimate > budget then
+    if not counted then reserved, counted = live_reserves(), true end
+    -- What is in flight may cost less than was reserved for it; only then is it known what is left.
+    if reserved > 0 and spent + reserved + estimate > budget then return {'full'} end
   end
   if budget and spent + reserved + estimate > budget then
     redis.call('HSET', KEYS[1], 'halt', 'over_budget')

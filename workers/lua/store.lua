@@ -15,19 +15,25 @@ end
 
 local function release(index, token)
   local owner = redis.call('HGET', KEYS[5], index)
-  if not owner then return end
+  if not owner then return 0 end
   local held, reserve = owner:match('^(%d+) (%S+)')
-  if held ~= token then return end
+  if held ~= token then return 0 end
   redis.call('HDEL', KEYS[5], index)
   redis.call('ZREM', KEYS[4], index)
   if tonumber(reserve) > 0 then redis.call('HINCRBYFLOAT', KEYS[1], 'reserved', -tonumber(reserve)) end
+  return tonumber(reserve)
 end
 
 local function store(index, token, round, outcome, cost, arm, payload)
-  release(index, token)
+  local reserve = release(index, token)
   local present = redis.call('HGET', KEYS[2], index)
   if present == payload then return 'stored' end -- sent again because the first answer was lost on the way
-  if cost ~= '' then redis.call('HINCRBYFLOAT', KEYS[1], 'spent', cost) end
+  if cost ~= '' then
+    redis.call('HINCRBYFLOAT', KEYS[1], 'spent', cost)
+  elseif reserve > 0 and outcome ~= 'error' then
+    -- An answer that came too late is billed all the same; of what it cost we know only the estimate.
+    redis.call('HINCRBYFLOAT', KEYS[1], 'assumed', reserve)
+  end
   if sealed then waste(cost); return 'late' end
   local answer, count = 'stored', 0
   if present then

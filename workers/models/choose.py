@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never, cast, get_args
 
-from workers.messages import ModelSettings
+from judges.spec import Rubric
+from workers.messages import ModelSettings, Task
 from workers.models import KINDS, Model
 
 Kind = Literal["claude-code", "anthropic", "openai", "command", "mock", "sim", "replay"]
@@ -119,6 +120,13 @@ def agent_version(spec: str) -> str | None:
 def is_simulated(spec: str) -> bool:
     """Whether no real model answers, so that the numbers say nothing about a skill."""
     return parse(spec).kind in ("mock", "sim")
+
+
+def graders(task: Task, spec: str, judge_model: str | None) -> list[str]:
+    """The models that judge an answer of `spec`, one call each; none where the answer itself is not real."""
+    if not isinstance(task.judge, Rubric) or is_simulated(spec):
+        return []
+    return [judge or judge_model or spec for judge in task.judge.judges or [""]]
 
 
 def _suggestion(word: str) -> str:

@@ -29,11 +29,26 @@ def decoded(data: bytes) -> tuple[str, bool]:
     return data[:MAX_OUTPUT_BYTES].decode("utf-8", "ignore"), True
 
 
+def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The values in the environment that its names call secret, longest first; short ones would hit by chance."""
+    found = {
+        value
+        for name, value in environment.items()
+        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name.upper())
+    }
+    return sorted(found, key=len, reverse=True)
+
+
+def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The text with every secret that the environment holds replaced."""
+    for value in secrets(environment):
+        text = text.replace(value, "[redacted]")
+    return text
+
+
 def message(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """An error's text on one short line, without any secret that the environment holds."""
-    for name, value in environment.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name.upper()):
-            text = text.replace(value, "[redacted]")
+    text = without_secrets(text, environment)
     line = " ".join(re.sub(r"[^\S\n]|[\x00-\x1f\x7f-\x9f]", " ", text).split())
     line = _SURROGATE.sub("\ufffd", line)
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

@@ -5,7 +5,7 @@ Unknown stays None; a guess would look like a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -64,16 +64,37 @@ def largest_cost(spec: str, settings: ModelSettings, input_tokens: int, max_toke
     return (input_tokens * prices.price.input + max_tokens * prices.price.output) / _MILLION
 
 
-def first_estimate(spec: str, prompt: str, settings: ModelSettings) -> float:
-    """What to reserve for a call before any has been seen; a model without a price is refused before that."""
+def first_estimate(spec: str, characters: int, settings: ModelSettings) -> float | None:
+    """What a call may cost, before any has been seen, by the length of its prompt; None where nobody knows.
+
+    An agent's estimate is that of one turn. Mocked and recorded answers cost nothing.
+    """
     kind, _, name = spec.partition(":")
+    if kind in ("mock", "replay"):
+        return 0.0
     if kind == "sim":
         from workers.models import sim
 
         return sim.parse(name).cost
+    return largest_cost(spec, settings, characters // 3, _max_tokens(settings))
+
+
+def attempt_estimate(
+    spec: str, characters: int, graders: Sequence[str], settings: ModelSettings
+) -> float | None:
+    """What an attempt may cost with the models that judge it, which read prompt and answer; None if unknown."""
+    read = characters + 4 * _max_tokens(settings)
+    calls = [
+        first_estimate(spec, characters, settings),
+        *(first_estimate(one, read, settings) for one in graders),
+    ]
+    known = [cost for cost in calls if cost is not None]
+    return sum(known) if len(known) == len(calls) else None
+
+
+def _max_tokens(settings: ModelSettings) -> int:
     longest = settings.params.get("max_tokens")
-    most = longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
-    return largest_cost(spec, settings, len(prompt) // 3, most) or 0.0
+    return longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
 
 
 def provider_cost(usage: Mapping[str, Any]) -> float | None:
