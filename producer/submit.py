@@ -15,6 +15,7 @@ from aggregate.records import AttemptRecord
 from producer.plan import Plan
 from workers.app import build
 from workers.finish import finish, grid_of, publish
+from workers.publish import waiting_keys
 from workers.server import connect
 from workers.settings import LANES, Settings, from_environment
 from workers.store import Store
