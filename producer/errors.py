@@ -13,6 +13,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
 
     from aggregate.reading import RecordsError
     from producer.baseline_cache import UnusableCache
+    from producer.config import InvalidConfig
     from producer.local import Busy, NoServer
     from producer.names import InvalidId
     from producer.options import InvalidOption
@@ -36,6 +37,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
             InvalidSkill,
             InvalidRanking,
             InvalidOption,
+            InvalidConfig,
             UnknownModel,
             InvalidId,
         ),

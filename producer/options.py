@@ -76,6 +76,8 @@ class Options:
             raise InvalidOption(
                 "--stop-early needs a baseline: without one there is no difference to be sure of"
             )
+        if self.budget_usd is not None and not 0 < self.budget_usd < float("inf"):
+            raise InvalidOption(f"--budget-usd is {self.budget_usd:g}; give an amount above 0")
         if len(set(self.models)) != len(self.models):
             raise InvalidOption("--model names the same model twice")
 

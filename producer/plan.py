@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from workers import bundles
 from workers.bundles import Bundle
 from workers.grid import Grid
 from workers.messages import Arm, Manifest, Task
-from workers.models import sim
-from workers.models.choose import is_simulated, parse
+from workers.models import replay, sim
+from workers.models.choose import graders, is_agent, is_simulated, parse
+from workers.models.prices import first_estimate
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     skipped: tuple[PlannedArm, ...] = ()
     fixtures: Bundle | None = None
+    replays: Mapping[str, Bundle] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     whole_suite: tuple[Task, ...] = ()
 
@@ -57,6 +60,12 @@ class Plan:
     @property
     def baseline(self) -> PlannedArm | None:
         return next((arm for arm in self.arms if arm.name == "baseline"), None)
+
+    @property
+    def bundles(self) -> list[Bundle]:
+        """Everything that travels beside the manifest: fixtures, skills and recordings."""
+        found = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
+        return [bundle for bundle in found if bundle is not None]
 
     def manifest(self, lane: str) -> Manifest:
         return Manifest(
@@ -70,6 +79,7 @@ class Plan:
             judge_model=self.options.judge_model,
             sandbox=self.options.sandbox,
             fixtures=self.fixtures.digest if self.fixtures else None,
+            replays={spec: bundle.digest for spec, bundle in self.replays.items()},
             settings=self.options.settings,
             budget_usd=self.options.budget_usd,
             stop_early=self.options.stop_early,
@@ -133,6 +143,8 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
     moment = now or datetime.now(UTC)
     warnings = [*suite.warnings, *(text for arm in arms if arm.skill for text in arm.skill.warnings)]
     _check_simulation(options, suite)
+    _check_commands(options)
+    check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(moment),
         created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -141,6 +153,7 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
         arms=tuple(arms),
         skipped=tuple(skipped),
         fixtures=_fixtures(suite.folder),
+        replays=_replays(options),
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
     )
@@ -196,6 +209,42 @@ def _message(arm: PlannedArm) -> Arm:
 def _fixtures(folder: Path) -> Bundle | None:
     fixtures = folder / "fixtures"
     return bundles.pack(fixtures, under="fixtures") if fixtures.is_dir() else None
+
+
+def _replays(options: Options) -> dict[str, Bundle]:
+    """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
+    found = {}
+    for spec in options.models:
+        parsed = parse(spec)
+        if parsed.kind == "replay":
+            path = Path(parsed.name)
+            replay.load(path)
+            found[spec] = bundles.pack_files({path.name: replay.content(path)})
+    return found
+
+
+def _check_commands(options: Options) -> None:
+    for spec in (*options.models, *filter(None, [options.judge_model])):
+        is_agent(spec, options.settings)  # raises for a program that nobody declared
+
+
+def check_prices(options: Options, suite: Suite) -> None:
+    """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
+    if options.budget_usd is None:
+        return
+    judging = {
+        judge
+        for task in suite.tasks
+        for spec in options.models
+        for judge in graders(task, spec, options.judge_model)
+    }
+    for spec in dict.fromkeys([*options.models, *sorted(judging)]):
+        if first_estimate(spec, 0, options.settings) is None:
+            name = "; or name the model, as in claude-code:NAME" if spec == "claude-code" else ""
+            raise InvalidOption(
+                f"--budget-usd needs the price of {spec}, which is unknown; give it in uplift.toml as "
+                f'[prices."{spec}"] with input and output in USD per million tokens{name}'
+            )
 
 
 def _check_simulation(options: Options, suite: Suite) -> None:

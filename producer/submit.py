@@ -47,9 +47,8 @@ def submit(
     """Create the run and publish what is not in the cache. May be called again for the same plan."""
     store = server.store
     lane = quietest_lane(store)
-    for bundle in (plan.fixtures, *(arm.bundle for arm in plan.arms)):
-        if bundle is not None:
-            store.put_bundle(bundle.digest, bundle.data)
+    for bundle in plan.bundles:
+        store.put_bundle(bundle.digest, bundle.data)
     info = plan.info(lane, baseline_reuse_count=baseline_reuse_count)
     store.create(plan.manifest(lane), info, plan.suite.tasks, cached)
     go_on(server, plan.run_id)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, InFlight, Insecure, Quiet, StateRoot
+from producer.commands.flags import (
+    DEFAULT_STATE_ROOT,
+    Broker,
+    ConfigFile,
+    InFlight,
+    Insecure,
+    Quiet,
+    StateRoot,
+)
 
 if TYPE_CHECKING:
     from producer.plan import Plan
 
 
 def evaluate(
+    context: typer.Context,
     task_suite: Annotated[
         Path, typer.Option("--task-suite", help="The suite: a YAML file of tasks and judges.")
     ],
@@ -95,8 +105,36 @@ def evaluate(
         float, typer.Option("--effect", help="The difference that --stop-early decision is to find.")
     ] = 0.10,
     priority: Annotated[
-        str, typer.Option("--priority", help="high, normal or low: whose batches a shared broker serves first.")
+        str,
+        typer.Option("--priority", help="high, normal or low: whose batches a shared broker serves first."),
     ] = "normal",
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="KEY=VALUE",
+            help="A parameter of the models, such as temperature=0 or max_tokens=2000; may repeat.",
+        ),
+    ] = None,
+    rpm: Annotated[
+        float | None, typer.Option("--rpm", help="Calls per minute to each model, over all workers together.")
+    ] = None,
+    tpm: Annotated[
+        float | None, typer.Option("--tpm", help="Tokens per minute of each model, over all workers.")
+    ] = None,
+    max_in_flight: Annotated[
+        int | None, typer.Option("--max-in-flight", help="Calls at once to each model, over all workers.")
+    ] = None,
+    no_retry: Annotated[
+        bool, typer.Option("--no-retry", help="Ask a busy or broken model once, not up to six times.")
+    ] = False,
+    tools: Annotated[
+        str | None,
+        typer.Option("--tools", help="Tools that claude-code may use, between commas; empty for none."),
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option("--budget-usd", help="Start no attempt that may go past this sum.")
+    ] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")
@@ -107,6 +145,7 @@ def evaluate(
     broker: Broker = None,
     insecure: Insecure = False,
     in_flight: InFlight = None,
+    config: ConfigFile = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit, print the run id and return; `uplift watch` follows it.")
     ] = False,
@@ -136,11 +175,13 @@ def evaluate(
       uplift evaluate --input ranking.json --candidate-id all --task-suite suite.yaml
     """
     from producer import plan as plans
+    from producer.config import Config, limits_of, params_of, parse_tools
     from producer.names import check_run_id
     from producer.options import Options, one_of
 
     if mock and model:
         raise typer.BadParameter("--mock and --model exclude each other")
+    found: Config = context.obj
     options = Options(
         task_suite=task_suite,
         state_root=state_root,
@@ -150,7 +191,7 @@ def evaluate(
         no_baseline=no_baseline,
         ranking=ranking,
         candidate_ids=tuple(candidate_id or ()),
-        models=("mock",) if mock else tuple(model or ("claude-code",)),
+        models=("mock",) if mock else tuple(model or found.values.models or ("claude-code",)),
         judge_model=judge_model,
         pass_k=pass_k,
         skill_mode=one_of("--skill-mode", skill_mode, ("prepend", "mount", None)),
@@ -167,7 +208,16 @@ def evaluate(
         tasks=tuple(task or ()),
         tags=tuple(tag or ()),
         tiers=tuple(tier or ()),
+        budget_usd=budget_usd,
+        settings=found.model_settings(
+            params=params_of(param or ()),
+            limits=limits_of(rpm=rpm, tpm=tpm, max_in_flight=max_in_flight),
+            tools=None if tools is None else parse_tools(tools),
+            retry=False if no_retry else None,
+        ),
     )
+    if found.values.agents is not None:  # the private worker takes it from here
+        os.environ["UPLIFT_AGENT_IN_FLIGHT"] = str(found.values.agents)
     plan = plans.make(options, run_id=check_run_id(run_id) if run_id else None)
     if dry_run:
         _show_plan(plan, as_json=as_json)

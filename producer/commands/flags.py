@@ -35,4 +35,27 @@ InFlight = Annotated[
     int | None,
     typer.Option("--in-flight", min=1, help="Model calls at once in one worker process. [default: 100]"),
 ]
+
+
+def _use_config(context: typer.Context, given: Path | None) -> Path | None:
+    """Let the config speak for flags that are not given; the command finds all of it in `context.obj`."""
+    if not context.resilient_parsing:
+        from producer import config
+
+        context.obj = config.load(given)
+        context.default_map = context.obj.flag_defaults()
+    return given
+
+
+# Eager: it must be read before the flags whose defaults it sets. Commands take it and need do nothing with it.
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_use_config,
+        help="Settings to use. [default: UPLIFT_CONFIG, or the nearest uplift.toml or pyproject.toml]",
+    ),
+]
 DEFAULT_STATE_ROOT = Path(".uplift")

@@ -6,13 +6,22 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, Insecure, Json, RunId, StateRoot
+from producer.commands.flags import (
+    DEFAULT_STATE_ROOT,
+    Broker,
+    ConfigFile,
+    Insecure,
+    Json,
+    RunId,
+    StateRoot,
+)
 
 
 def runs(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     delete: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,6 +66,7 @@ def status(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Say how a run stands: attempts done and left, pass rates so far, spent, workers.
@@ -84,6 +94,7 @@ def show(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Show every attempt of a task: what the model said and what the judge made of it.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import Broker, Insecure
+from producer.commands.flags import Broker, ConfigFile, Insecure
 
 
 def monitor(
@@ -30,6 +30,7 @@ def monitor(
         ),
     ] = "127.0.0.1",
     insecure: Insecure = False,
+    config: ConfigFile = None,
 ) -> None:
     """Start Flower for a broker, on loopback, read-only and behind a password.
 

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Json, Quiet, StateRoot
+from producer.commands.flags import DEFAULT_STATE_ROOT, ConfigFile, Json, Quiet, StateRoot
 
 
 def aggregate(
     records: Annotated[Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz.")],
     state_root: StateRoot = DEFAULT_STATE_ROOT,
+    config: ConfigFile = None,
     output: Annotated[Path | None, typer.Option("--output", help="The artifact's path.")] = None,
     gate: Annotated[
         str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")
@@ -53,6 +54,7 @@ def compare(
     ],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
     state_root: StateRoot = DEFAULT_STATE_ROOT,
+    config: ConfigFile = None,
     margin: Annotated[
         float, typer.Option("--margin", help="How much worse still counts as no worse.")
     ] = 0.05,

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, Insecure, RunId, StateRoot
+from producer.commands.flags import (
+    DEFAULT_STATE_ROOT,
+    Broker,
+    ConfigFile,
+    Insecure,
+    RunId,
+    StateRoot,
+)
 
 if TYPE_CHECKING:
     from producer.reports import Format
@@ -40,6 +47,7 @@ def report(
         typer.Option("--records", help="The run's records as JSONL, where they are not in the state root."),
     ] = None,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
+    config: ConfigFile = None,
     broker: Broker = None,
     insecure: Insecure = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
     Broker,
+    ConfigFile,
     InFlight,
     Insecure,
     Json,
@@ -24,6 +25,7 @@ def watch(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -45,6 +47,7 @@ def cancel(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -64,6 +67,7 @@ def resume(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     broker: Broker = None,
     insecure: Insecure = False,
+    config: ConfigFile = None,
     in_flight: InFlight = None,
     quiet: Quiet = False,
     as_json: Json = False,

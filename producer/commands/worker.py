@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import Broker, InFlight, Insecure
+from producer.commands.flags import Broker, ConfigFile, InFlight, Insecure
 
 
 def worker(
@@ -18,6 +18,7 @@ def worker(
     ] = None,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
     insecure: Insecure = False,
+    config: ConfigFile = None,
 ) -> None:
     """Run a worker for a shared broker; start as many as you like, on as many machines.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import zlib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +14,8 @@ from judges.judgment import Completion
 from workers.models import ModelFailed, Request
 
 Key = tuple[str, str, int]
+MAX_BYTES = 256 * 1024 * 1024
+_GZIP = b"\x1f\x8b"
 
 
 class _Line(BaseModel):
@@ -50,10 +55,7 @@ class Replay:
 
 def load(path: Path) -> Replay:
     """Read a JSONL recording; raises ModelFailed with the line that is unreadable or contradicts another."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as problem:
-        raise ModelFailed(f"recording {path} cannot be read: {problem.strerror}", hopeless=True) from None
+    lines = content(path).split(b"\n")
     completions: dict[Key, Completion] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -68,6 +70,24 @@ def load(path: Path) -> Replay:
                 hopeless=True,
             )
     return Replay(completions, str(path))
+
+
+def content(path: Path) -> bytes:
+    """A recording as plain JSONL; the compressed records of a state root will do, too. Raises ModelFailed."""
+    try:
+        data = path.read_bytes()
+        if not data.startswith(_GZIP):
+            return data
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            plain = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        told = problem.strerror or str(problem)
+        raise ModelFailed(f"recording {path} cannot be read: {told}", hopeless=True) from None
+    except (EOFError, zlib.error) as problem:
+        raise ModelFailed(f"recording {path} is broken: {problem}", hopeless=True) from None
+    if len(plain) > MAX_BYTES:
+        raise ModelFailed(f"recording {path} unpacks to more than {MAX_BYTES} bytes", hopeless=True)
+    return plain
 
 
 def _parsed(line: bytes, place: str) -> tuple[Key, Completion | None]:
