@@ -34,7 +34,7 @@ def text(material: Material) -> str:
     ]
     if verdict != "skipped":
         lines += [*_table(artifact), "", *_changes(artifact), *_tasks(artifact)]
-    lines += [*_warnings(artifact), f"Run {escaped(artifact['run_id'])}, {_size(artifact)}.", ""]
+    lines += [*_warnings(artifact), f"Run {code(artifact['run_id'])}, {_size(artifact)}.", ""]
     return "\n".join(lines)
 
 
@@ -43,8 +43,19 @@ def write(material: Material, path: Path) -> Path:
 
 
 def escaped(value: str, limit: int = _NAME) -> str:
-    """One line in which no character means anything to Markdown, HTML, mentions or links."""
-    return "".join(_ENTITIES.get(character, character) for character in plain(value, limit))
+    """One line of prose in which no character means anything to Markdown, HTML, mentions or links."""
+    # A mention is looked for after entities have become characters again, so something must stand in between.
+    return _entities(value, limit).replace("&#64;", "&#64;&#8288;").replace("&#35;", "&#35;&#8288;")
+
+
+def code(value: str, limit: int = _NAME) -> str:
+    """A name as it is, in the font for names; inside it nobody is mentioned and nothing is linked."""
+    return f"<code>{_entities(value, limit)}</code>"
+
+
+def _entities(value: str, limit: int) -> str:
+    text = "".join(_ENTITIES.get(character, character) for character in plain(value, limit))
+    return text.replace("www", "&#119;ww")
 
 
 def _table(artifact: Mapping[str, Any]) -> Iterable[str]:
@@ -77,7 +88,7 @@ def _changes(artifact: Mapping[str, Any]) -> Iterable[str]:
     yield "|---|---:|---:|---|"
     several = len(artifact["models"]) > 1
     for change in changes[:SHOWN_CHANGES]:
-        name = escaped(change["task_id"]) + (f" ({escaped(change['model'], 40)})" if several else "")
+        name = code(change["task_id"]) + (f" ({code(change['model'], 40)})" if several else "")
         rates = f"{rate(change['baseline_pass_rate'])} | {rate(change['candidate_pass_rate'])}"
         yield f"| {name} | {rates} | {change['change']} |"
     if len(changes) > SHOWN_CHANGES:
@@ -104,7 +115,7 @@ def _tasks(artifact: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _task(unit: Unit, *, several: bool) -> str:
-    name = escaped(unit.task) + (f" ({escaped(unit.model, 40)})" if several else "")
+    name = code(unit.task) + (f" ({code(unit.model, 40)})" if several else "")
     notes = [
         note
         for note, holds in (("failed", unit.failed), ("flaky", unit.flaky), ("errors", unit.has_errors))
@@ -120,7 +131,7 @@ def _passed(side: Mapping[str, Any] | None) -> str:
 
 def _warnings(artifact: Mapping[str, Any]) -> Iterable[str]:
     said = [
-        f"error in {escaped(arm, 40)}, {entry['count']}×: {escaped(entry['message'], 200)}"
+        f"error in {escaped(arm, 40)}, {entry['count']}×: {code(entry['message'], 200)}"
         for arm, messages in (artifact["errors"] or {}).items()
         for entry in messages
     ]
@@ -135,7 +146,7 @@ def _warnings(artifact: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _size(artifact: Mapping[str, Any]) -> str:
-    models = ", ".join(escaped(model) for model in artifact["models"])
+    models = ", ".join(code(model) for model in artifact["models"])
     return f"{models}, {_count(artifact['pass_k'], 'attempt')} each"
 
 

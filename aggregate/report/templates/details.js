@@ -157,7 +157,7 @@ const details = (() => {
 
   function body(...parts) {
     const { row } = open;
-    const held = document.activeElement?.dataset || {};
+    const held = dialog.contains(document.activeElement) ? document.activeElement : null;
     const notes = [several && row.model, row.tier, row.judge, ...row.tags].filter(Boolean).join(" · ");
     const step = (by, name) =>
       make("button", { type: "button", class: "step", "aria-label": `${name} task`, disabled: !neighbour(by), click: () => move(by) }, by < 0 ? "‹" : "›");
@@ -171,7 +171,15 @@ const details = (() => {
           make("button", { type: "button", class: "step", "aria-label": "Close", click: close }, "×"))),
       make("div", { class: "details-body" }, parts),
     );
-    if (known(held.attempt)) dialog.querySelector(`.side [data-arm="${held.arm}"][data-attempt="${held.attempt}"]`)?.focus();
+    if (dialog.open) (again(held) || dialog.querySelector("h2")).focus({ preventScroll: true });
+  }
+
+  // What had the keyboard's attention before everything was drawn anew.
+  function again(held) {
+    if (!held) return null;
+    if (held.matches("input")) return dialog.querySelector("input");
+    const said = held.getAttribute("aria-label");
+    return [...dialog.querySelectorAll("button:not(:disabled)")].find((one) => said && one.getAttribute("aria-label") === said);
   }
 
   const neighbour = (by) => rowList.at(rowList.position(open.row) + by);

@@ -1,0 +1,263 @@
+"""The report in a real browser: it filters, searches, opens tasks, and nothing in the data runs or leaves."""
+
+import json
+import re
+
+import pytest
+from chromium import browser, watch
+from hostile_texts import MARKUP, PAYLOADS, hostile_material
+from running import SKILL, uplift
+
+from aggregate.report import html
+
+pytestmark = pytest.mark.slow
+SHOWN = [payload for payload in MARKUP if payload.isprintable()]
+
+
+def a_hostile_suite(folder):
+    """Every payload as prompt, description, tag and expected text; the simulated model says what is expected."""
+    tasks = [
+        {
+            "id": f"task-{number:02}",
+            "description": payload,
+            "prompt": f"Say this: {payload}",
+            "judge": {"type": "contains", "expected": [payload]},
+            "tier": f"T{number % 3}",
+            "tags": ["odd" if number % 2 else "even"],
+        }
+        for number, payload in enumerate(SHOWN)
+    ]
+    suite = {"skill_id": "</script><script>window.ran=1</script>", "version": "1.0", "tasks": tasks}
+    folder.joinpath("suite.yaml").write_text(json.dumps(suite, ensure_ascii=True), "utf-8")
+    folder.joinpath("SKILL.md").write_text(SKILL)
+
+
+@pytest.fixture(scope="module")
+def real_page(tmp_path_factory):
+    """The page that `evaluate` wrote by itself, from workers' records."""
+    folder = tmp_path_factory.mktemp("real")
+    a_hostile_suite(folder)
+    words = ["evaluate", "--standalone", "--task-suite", "suite.yaml", "--skill-path", "SKILL.md"]
+    model = "sim:baseline=0.4,candidate=0.8,cost=0.002,seed=3"
+    ended = uplift(*words, "--model", model, "--pass-k", "3", "--state-root", "state", cwd=folder)
+    assert ended.code == 0, ended.err
+    [page] = folder.glob("state/runs/*/report.html")
+    assert f"report: {page}" in ended.err
+    return page
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def open_page(chromium, request):
+    """Opens a file as a reader would; afterwards nothing may have been loaded, complained of or run."""
+    opened = []
+
+    def visit(path, fragment="", **options):
+        context = chromium.new_context(viewport={"width": 1280, "height": 900}, **options)
+        seen = watch(context.new_page())
+        seen.page.goto(path.as_uri() + fragment)
+        opened.append((seen, path, context))
+        return seen.page
+
+    yield visit
+    for seen, path, context in opened:
+        assert seen.page.evaluate("window.ran") is None
+        assert seen.problems == []
+        folder = path.parent.as_uri()
+        assert [url for url in seen.requests if not url.startswith((folder, "data:,"))] == []
+        context.close()
+
+
+def rows(page):
+    return page.locator("#rows li")
+
+
+def test_the_first_screen_says_what_was_found(real_page, open_page):
+    page = open_page(real_page)
+    assert page.locator("h1").inner_text() == "Improved"
+    assert page.locator(".verdict .chip").inner_text() == "pass"
+    assert "simulated" in page.locator(".notice").first.inner_text()
+    chart = page.locator("svg.delta")
+    assert chart.bounding_box()["y"] < 900
+    assert re.search(r"\+\d+.* points, between", chart.locator("desc").text_content())
+
+
+def test_filters_and_search_narrow_the_list_and_live_in_the_address(real_page, open_page):
+    page = open_page(real_page)
+    assert rows(page).count() == len(SHOWN)
+    page.get_by_role("button", name=re.compile("Changed")).click()
+    changed = rows(page).count()
+    assert 0 < changed < len(SHOWN)
+    assert "filter=changed" in page.url
+    page.get_by_role("button", name=re.compile("^All")).click()
+    page.get_by_label("Search tasks").fill("task-07")
+    assert rows(page).count() == 1
+    assert page.locator("#count").inner_text() == f"1 of {len(SHOWN)} shown"
+    again = open_page(real_page, "#filter=changed")
+    assert rows(again).count() == changed
+
+
+def test_the_list_is_sorted_by_difference_with_an_interval_each(real_page, open_page):
+    page = open_page(real_page)
+    shown = [float(text) for text in page.locator("#rows .by").all_inner_texts()]
+    assert shown == sorted(shown, reverse=True)
+    label = rows(page).first.locator("svg").get_attribute("aria-label")
+    assert re.fullmatch(r"\+[\d.]+ points, between [-+]?[\d.]+ and \+[\d.]+", label)
+
+
+def test_a_task_opens_into_prompt_both_outputs_and_judgments(real_page, open_page):
+    page = open_page(real_page, "#q=task-07")
+    page.get_by_role("link", name="task-07").click()
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    assert dialog.locator("pre").first.inner_text() == f"Say this: {SHOWN[7]}"
+    for arm in ("baseline", "candidate"):
+        side = dialog.get_by_role("region", name=arm)
+        assert side.locator("pre").is_visible()
+        assert "contains" in side.locator(".judgment").inner_text()
+        for fact in ("Tokens", "Cost", "Model time", "Turns"):
+            assert fact in side.inner_text()
+    assert "task=task-07" in page.url
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert "task=" not in page.url
+
+
+def test_a_dot_opens_its_own_attempt_and_differences_are_marked(real_page, open_page):
+    page = open_page(real_page, "#filter=changed&sort=best")
+    row = rows(page).first
+    row.locator("button.dot[data-arm='1'][data-attempt='2']").click()
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    assert dialog.get_by_text("attempt 3 of 3").count() == 2
+    assert dialog.locator("mark.added").count() > 0
+    dialog.get_by_label("Mark what differs").uncheck()
+    assert dialog.locator("mark").count() == 0
+
+
+def test_everything_can_be_done_with_the_keyboard(real_page, open_page):
+    page = open_page(real_page)
+    page.keyboard.press("2")
+    assert "filter=failed" in page.url
+    page.keyboard.press("1")
+    page.keyboard.press("/")
+    page.keyboard.type("even")
+    assert "q=even" in page.url
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    second = rows(page).nth(1).locator("a").inner_text()
+    assert page.evaluate("document.activeElement.textContent") == second
+    page.keyboard.press("ArrowRight")
+    assert "attempt 1" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    assert dialog.locator("h2").inner_text() == second
+    page.keyboard.press("ArrowRight")
+    dialog.get_by_text("attempt 2 of 3").first.wait_for()
+    page.keyboard.press("j")
+    page.wait_for_function("before => document.querySelector('dialog h2').textContent !== before", arg=second)
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert page.evaluate("document.activeElement.className") == "open"
+
+
+def test_light_and_dark_follow_the_system_and_a_button_overrules_it(real_page, open_page):
+    def background(page):
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light = background(open_page(real_page, color_scheme="light"))
+    page = open_page(real_page, color_scheme="dark")
+    dark = background(page)
+    assert light != dark
+    page.get_by_role("button", name="Switch between light and dark").click()
+    assert background(page) == light
+    page.keyboard.press("t")
+    assert background(page) == dark
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(real_page, open_page):
+    page = open_page(real_page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    rows(page).first.locator("a").click()
+    page.get_by_role("dialog").wait_for()
+    assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 390
+
+
+def test_on_paper_all_tasks_are_there_and_controls_are_not(real_page, open_page):
+    page = open_page(real_page)
+    page.emulate_media(media="print")
+    assert not page.locator("#controls").is_visible()
+    assert rows(page).count() == len(SHOWN)
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_no_payload_runs_wherever_it_stands_and_each_is_shown_as_text(tmp_path, open_page):
+    assert len(PAYLOADS) >= 50
+    page = open_page(html.write(hostile_material(), tmp_path / "report.html"))
+    assert rows(page).count() == len(PAYLOADS)
+    for number in range(len(PAYLOADS)):
+        rows(page).nth(number).locator("a").click()
+        dialog = page.get_by_role("dialog")
+        dialog.wait_for()
+        name = dialog.locator("h2").inner_text()
+        outputs = dialog.locator(".side pre.output").all_inner_texts()
+        assert outputs
+        if name in SHOWN[1:]:
+            assert outputs == [f"baseline {name}", f"candidate {name}"]
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+
+
+def test_characters_that_hide_or_reorder_text_are_written_out(tmp_path, open_page):
+    page = open_page(html.write(hostile_material(), tmp_path / "report.html"), "#q=evil")
+    rows(page).first.locator("a").click()
+    shown = page.get_by_role("dialog").locator(".side pre").first.inner_text()
+    for name in ("U+202E", "U+2066", "U+200B", "U+FEFF", "U+E0041"):
+        assert f"⟨{name}⟩" in shown
+
+
+def test_texts_in_the_folder_beside_the_page_open_without_a_request_that_leaves(tmp_path, open_page):
+    path = html.write(hostile_material(), tmp_path / "report.html", inline_bytes=10)
+    assert (tmp_path / "report-texts").is_dir()
+    page = open_page(path, "#q=__proto__")
+    rows(page).first.locator("a").click()
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    assert dialog.locator(".side pre").first.inner_text() == "baseline __proto__"
+
+
+def test_a_missing_folder_of_texts_is_said_and_not_a_dead_page(tmp_path, open_page, chromium):
+    path = html.write(hostile_material(), tmp_path / "report.html", inline_bytes=10)
+    (tmp_path / "report-texts").rename(tmp_path / "moved")
+    context = chromium.new_context()
+    page = context.new_page()
+    page.clock.install()
+    page.goto(path.as_uri() + "#q=__proto__")
+    rows(page).first.locator("a").click()
+    page.clock.fast_forward(20_000)
+    page.get_by_text("The texts could not be read").wait_for()
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("opened", ["page", "task"])
+def test_labels_and_contrast_pass_axe(real_page, chromium, scheme, opened):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    # Axe brings a script of its own into the page, which the page's policy rightly refuses.
+    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(real_page.as_uri() + ("#task=task-07" if opened == "task" else ""))
+    page.locator("dialog[open]" if opened == "task" else "#rows li").first.wait_for()
+    response = axe.run(page).response
+    found = response["violations"]
+    assert {"color-contrast", "button-name", "document-title"} <= {one["id"] for one in response["passes"]}
+    assert [(one["id"], [node["html"][:150] for node in one["nodes"][:3]]) for one in found] == []
+    context.close()

@@ -1,0 +1,170 @@
+"""Markdown, JUnit XML, CSV and skill-creator's workspace: each is accepted by a strict reader of its format."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from xml.etree import ElementTree
+
+import pytest
+from builders import a_record, both_arms
+from hostile_texts import PAYLOADS, hostile_material
+from test_report_page import a_run
+
+from aggregate.report import benchmark_json, csv_tables, junit, markdown
+from aggregate.report.material import TaskText
+
+
+def refuse(name):
+    raise AssertionError(f"{name} is not standard JSON")
+
+
+def strictly(path):
+    return json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse)
+
+
+def test_markdown_has_the_verdict_a_short_table_what_changed_and_a_folded_list():
+    text = markdown.text(a_run(both_arms({"a": "pp", "b": "pp"}, {"a": "ff", "b": "pp"})))
+    assert text.startswith("### ✅ haiku: inconclusive (pass)\n")
+    assert "| Tasks passed (any of 2) | 50.0 % | 100.0 % | +50 points |" in text
+    assert "**1 task changed**" in text
+    assert "| <code>a</code> | 0.0 % | 100.0 % | better |" in text
+    folded = text[text.index("<details>") : text.index("</details>")]
+    assert "| <code>b</code> | 2 of 2 | 2 of 2 | +0 points |" in folded
+
+
+def test_markdown_from_hostile_texts_holds_no_tag_link_mention_or_cell_that_is_not_ours():
+    text = markdown.text(hostile_material())
+    tags = set(re.findall(r"<[^>]*>", text))
+    assert tags == {f"<{end}{name}>" for name in ("details", "summary", "code") for end in ("", "/")}
+    assert text.count("<details>") == text.count("</details>")
+    for live in ("](", "://", "javascript:", "![", "```", "@everyone", "<!--", " #1"):
+        assert live not in text
+    prose = re.sub(r"<code>.*?</code>", "", text)
+    assert "&#64;" not in prose.replace("&#64;&#8288;", "")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} <= {5, 6}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\ufeff]", text)
+
+
+def test_markdown_of_a_huge_run_stays_small_enough_for_a_comment():
+    tasks = {f"a-task-with-a-name-of-some-length-{number:04}": "p" for number in range(1000)}
+    text = markdown.text(a_run(both_arms(tasks, dict.fromkeys(tasks, "f"))))
+    assert len(text) < 65_536
+    assert "… and 700 more" in text
+
+
+def test_junit_has_one_case_per_task_and_arm_with_failures_and_errors_told_apart():
+    records = both_arms({"a": "pf", "b": "ff", "c": "ee"}, {"a": "p", "b": "p", "c": "p"})
+    root = ElementTree.fromstring(junit.text(a_run(records)))
+    assert {name: root.get(name) for name in ("tests", "failures", "errors")} == {
+        "tests": "6",
+        "failures": "1",
+        "errors": "1",
+    }
+    candidate = root.find("testsuite[@name='candidate']")
+    kinds = {case.get("name"): [child.tag for child in case] for case in candidate}
+    assert kinds == {"a": ["system-out"], "b": ["failure"], "c": ["error"]}
+
+
+def test_junit_names_the_model_where_there_are_several():
+    records = [a_record("a", arm, model=model) for arm in ("baseline", "candidate") for model in ("m", "n")]
+    root = ElementTree.fromstring(junit.text(a_run(records)))
+    assert {case.get("name") for case in root.iter("testcase")} == {"a [m]", "a [n]"}
+
+
+def test_junit_from_hostile_texts_is_well_formed_and_says_what_they_said(tmp_path):
+    path = junit.write(hostile_material(), tmp_path / "junit.xml")
+    root = ElementTree.fromstring(path.read_bytes())
+    cases = list(root.iter("testcase"))
+    assert len(cases) == 2 * len(PAYLOADS)
+    names = {case.get("name").rpartition(" [")[0] for case in cases}
+    assert {payload for payload in PAYLOADS if payload.isascii() and payload.isprintable()} <= names
+    if shutil.which("xmllint"):
+        subprocess.run(["xmllint", "--noout", "--nonet", str(path)], check=True)
+
+
+def test_csv_tables_of_a_hostile_run_are_rectangular_and_start_no_formula(tmp_path):
+    folder = csv_tables.write(hostile_material(), tmp_path / "tables")
+    assert strictly(folder / "summary.json")["run_id"] == "hostile"
+    for name in ("attempts", "judgments", "criteria", "tasks"):
+        with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            head, *rows = csv.reader(file, strict=True)
+        assert rows
+        assert {len(row) for row in rows} == {len(head)}
+        cells = [cell for row in rows for cell in row]
+        formulas = [cell for cell in cells if cell.lstrip(" ")[:1] in ("=", "+", "@", "\t", "\r", "\n")]
+        assert not formulas
+
+
+def test_a_workspace_has_skill_creators_folders_and_fields(tmp_path):
+    fields = {
+        "completion": {"text": "hi", "input_tokens": 30, "output_tokens": 12},
+        "model_ms": 1500.0,
+        "judge_ms": 500.0,
+        "judgments": [{"judge": "contains", "passed": True, "matched": ["hi"], "missed": ["ho"]}],
+    }
+    task = TaskText(id="greets", prompt="Greet.")
+    material = a_run(both_arms({"greets": "pp"}, {"greets": "pf"}, **fields), [task])
+    folder = benchmark_json.write(material, tmp_path / "benchmark")
+    runs = folder / "eval-1-greets"
+    assert {str(path.relative_to(runs)) for path in runs.glob("*/run-*")} == {
+        f"{name}/run-{number}" for name in ("with_skill", "without_skill") for number in (1, 2)
+    }
+    grading = strictly(runs / "with_skill" / "run-1" / "grading.json")
+    assert "timing" not in grading
+    assert [(one["text"], one["passed"]) for one in grading["expectations"]] == [
+        ("contains 'hi'", True),
+        ("contains 'ho'", False),
+        ("passes its judge", True),
+    ]
+    assert grading["summary"] == {"passed": 2, "failed": 1, "total": 3, "pass_rate": pytest.approx(2 / 3)}
+    timing = strictly(runs / "with_skill" / "run-1" / "timing.json")
+    assert (timing["total_tokens"], timing["duration_ms"], timing["total_duration_seconds"]) == (42, 2000, 2)
+    assert (runs / "with_skill" / "run-1" / "outputs" / "output.md").read_text() == "hi"
+    expected = {"eval_id": 1, "eval_name": "greets", "prompt": "Greet.", "assertions": []}
+    for place in (runs, runs / "with_skill", runs / "without_skill"):
+        assert strictly(place / "eval_metadata.json") == expected
+
+
+def test_a_workspaces_benchmark_json_sums_up_its_runs(tmp_path):
+    material = a_run(both_arms({"a": "pp"}, {"a": "pf"}))
+    benchmark = strictly(benchmark_json.write(material, tmp_path / "w") / "benchmark.json")
+    assert benchmark["metadata"]["runs_per_configuration"] == 2
+    assert {run["configuration"] for run in benchmark["runs"]} == {"with_skill", "without_skill"}
+    without = benchmark["run_summary"]["without_skill"]["pass_rate"]
+    # One run of 1 and one of 0: their sample deviation is sqrt(1/2).
+    assert without == {"mean": 0.5, "stddev": 0.7071, "min": 0.0, "max": 1.0}
+    assert benchmark["run_summary"]["delta"] == {"pass_rate": "+0.50", "time_seconds": "+0.0", "tokens": "+0"}
+
+
+def test_an_error_is_no_failed_run_in_a_workspace(tmp_path):
+    folder = benchmark_json.write(a_run(both_arms({"a": "pe"}, {"a": "pp"})), tmp_path / "w")
+    assert not (folder / "eval-1-a" / "with_skill" / "run-2" / "grading.json").exists()
+    benchmark = strictly(folder / "benchmark.json")
+    assert benchmark["run_summary"]["with_skill"]["pass_rate"]["mean"] == 1.0
+    assert "1 attempts with_skill ended in error and are left out" in benchmark["notes"]
+
+
+def test_a_workspace_of_a_hostile_run_is_strict_json_inside_its_folder(tmp_path):
+    folder = benchmark_json.write(hostile_material(), tmp_path / "w")
+    files = list(folder.rglob("*.json"))
+    assert len(files) > 4 * len(PAYLOADS)
+    for file in files:
+        strictly(file)
+    names = [path.name for path in folder.iterdir()]
+    assert len(names) == len(PAYLOADS) + 1
+    assert all(re.fullmatch(r"eval-\d+(-[A-Za-z0-9._-]+)?|benchmark\.json", name) for name in names)
+    assert [path.name for path in tmp_path.iterdir()] == ["w"]
+
+
+def test_a_workspace_replaces_an_older_one_and_nothing_else(tmp_path):
+    material = a_run(both_arms({"a": "p"}, {"a": "f"}))
+    folder = benchmark_json.write(a_run(both_arms({"z": "p"}, {"z": "f"})), tmp_path / "w")
+    benchmark_json.write(material, folder)
+    assert {path.name for path in folder.iterdir()} == {"eval-1-a", "benchmark.json"}
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="not part of a workspace"):
+        benchmark_json.write(material, folder)
+    assert (folder / "thesis.txt").read_text() == "mine"
