@@ -2,8 +2,8 @@
 
     python -m bench.engine [--quick]
 
-Processor time is that of all processes: producer, worker (with the aggregating child) and server. Wall times are
-counted from the moment the run is submitted, with the worker already up.
+Processor time is that of all processes: producer, worker (with the aggregating child) and server. Times are counted
+from the moment the run is submitted, with the worker already up, to the last record; the artifact is told apart.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Measured:
     worker_cpu: float
     server_cpu: float
     publish_seconds: float
+    ran_seconds: float
     wall_seconds: float
     producer_mb: float
     worker_mb: float
@@ -85,6 +86,8 @@ def _measured(options: Options, private: local.Local, server: Server) -> Measure
     begun = time.monotonic()
     submit(server, planned, {})
     published = time.monotonic() - begun
+    _until(lambda: server.store.progress(planned.run_id).recorded == planned.grid.attempts)
+    ran = time.monotonic() - begun
     _until(lambda: server.store.artifacts(planned.run_id) is not None)
     wall = time.monotonic() - begun
     spent = [_cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
@@ -92,6 +95,7 @@ def _measured(options: Options, private: local.Local, server: Server) -> Measure
         planned.grid.attempts,
         *spent,
         published,
+        ran,
         wall,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         _largest_mb(pids[1]),
@@ -130,11 +134,11 @@ def rows(*, quick: bool = False) -> list[Row]:
     found.append(Row("that run, submitted to artifact", large.wall_seconds, "s"))
     second = run(100 if quick else 1000, 1, "sim:latency=1")
     bar = second.attempts / 100 + 2
-    found.append(Row(f"{second.attempts} attempts of 1 s, 100 in flight", second.wall_seconds, "s", bar))
+    found.append(Row(f"{second.attempts} attempts of 1 s, 100 in flight", second.ran_seconds, "s", bar))
     model, count = "sim:latency=1,spread=exp", 1000 if quick else 5000
     spread = run(count, 1, model, in_flight=1000)
-    share = 100 * ideal_seconds(count, 1, model, 1000) / spread.wall_seconds
-    note = f"{spread.attempts} attempts in {spread.wall_seconds:.1f} s"
+    share = 100 * ideal_seconds(count, 1, model, 1000) / spread.ran_seconds
+    note = f"{spread.attempts} attempts in {spread.ran_seconds:.1f} s"
     found.append(Row("1,000 in flight, exponential 1 s", share, "% of ideal", 90, "higher", note))
     return found
 

@@ -293,4 +293,6 @@ def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
         return ()
     if judgment.panel:
         return judgment.panel
-    return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
+    if judgment.benchmarks or judgment.tests or judgment.snapshot:  # the record has them itself
+        return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
+    return (judgment,)

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, Literal, cast
 
 import redis
@@ -23,6 +24,7 @@ from workers.messages import Manifest, Task
 WORKING_DAYS = 7
 KEEP_DAYS = 2
 MAX_TRIES = 3
+COMPRESSED_BYTES = 1000
 _DAY = 86_400
 _PAGE = 500
 
@@ -45,8 +47,8 @@ class Keys:
         return f"uplift:{self.run_id}:{name}"
 
     def all(self) -> list[str]:
-        names = "manifest info tasks state records errors claims owners deaths counts passed"
-        return [getattr(self, name) for name in f"{names} artifacts rounds workers breaker".split()]
+        names = "manifest info tasks state records errors claims owners deaths counts passed stored"
+        return [getattr(self, name) for name in f"{names} artifacts rounds workers breaker tallies".split()]
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,15 @@ class Progress:
         return sum(sum(counts.values()) for counts in self.outcomes.values())
 
 
+def script(name: str) -> str:
+    """The text of one of our Lua scripts."""
+    return resources.files("workers").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
 def pack(record: AttemptRecord) -> bytes:
     """JSON without what is missing, compressed where that pays."""
     data = record.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
-    return zlib.compress(data, 1) if len(data) > 400 else data
+    return zlib.compress(data, 1) if len(data) > COMPRESSED_BYTES else data
 
 
 def unpack(data: bytes) -> AttemptRecord:
@@ -145,6 +152,18 @@ class Store:
             pipe.hincrby(keys.counts, f"{index % arms} {record.outcome}", 1)
         pipe.execute()
 
+    def put_stored(self, run_id: str, answers: Iterable[tuple[int, AttemptRecord]]) -> None:
+        """Keep an earlier run's records by attempt index, for a run that only judges them again."""
+        key, page = Keys(run_id).stored, dict[_Field, _Field]()
+        for index, record in answers:
+            page[str(index)] = pack(record)
+            if len(page) == _PAGE:
+                self.client.hset(key, mapping=page)
+                page = {}
+        if page:
+            self.client.hset(key, mapping=page)
+        self.client.expire(key, WORKING_DAYS * _DAY)
+
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
         """Keep a run's keys for this many days from now."""
         pipe = self.client.pipeline(transaction=False)
@@ -176,7 +195,8 @@ class Store:
 
     def state(self, run_id: str) -> State | None:
         found = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
-        if not found:
+        # After a FLUSHALL, a worker's late note may stand alone in a state that was never created.
+        if b"generation" not in found:
             return None
         values = {_text(key): _text(value) for key, value in found.items()}
         return State(
@@ -199,9 +219,10 @@ class Store:
 
     def progress(self, run_id: str) -> Progress:
         keys = Keys(run_id)
+        seconds, _ = self.client.time()  # leases are in the server's time, not ours
         pipe = self.client.pipeline(transaction=False)
         pipe.hgetall(keys.counts)
-        pipe.zcount(keys.claims, time.time() * 1000, "+inf")
+        pipe.zcount(keys.claims, seconds * 1000, "+inf")
         pipe.hget(keys.state, "spent")
         counts, in_flight, spent = pipe.execute()
         outcomes: dict[int, dict[str, int]] = {}
@@ -259,9 +280,7 @@ class Store:
         keys = Keys(run_id)
         pipe = self.client.pipeline()
         pipe.hincrby(keys.state, "generation", 1)
-        pipe.hset(
-            keys.state, mapping=dict.fromkeys(["halt", "why", "sealed_at", "trouble"], "") | {"sealed": 0}
-        )
+        pipe.hset(keys.state, mapping={"halt": "", "why": "", "sealed": 0, "sealed_at": "", "trouble": ""})
         # Whoever resumes a run that was given up has mended what was wrong: the count starts afresh.
         pipe.delete(keys.artifacts, keys.breaker)
         return int(pipe.execute()[0])
@@ -274,26 +293,21 @@ class Store:
         data = cast("bytes", self.client.hget(keys.rounds, field_name))
         return cast("list[int]", json.loads(zlib.decompress(data)))
 
-    def seal(self, run_id: str) -> State:
-        """No record is taken from now on; the time of the first sealing stays."""
-        keys = Keys(run_id)
-        pipe = self.client.pipeline()
-        pipe.hset(keys.state, "sealed", 1)
-        pipe.hget(keys.state, "sealed_at")
-        if not pipe.execute()[1]:
-            self.client.hset(keys.state, "sealed_at", repr(time.time()))
-        state = self.state(run_id)
-        if state is None:
-            raise UnknownRun(f"run {run_id!r} vanished from the server while it was finished")
-        return state
+    def seal(self, run_id: str, generation: int) -> State | None:
+        """No record is taken from now on; None when the run is gone, or was resumed since this generation."""
+        seal = self.client.register_script(script("seal"))
+        sealed = seal(keys=[Keys(run_id).state], args=[generation, repr(time.time())])
+        return self.state(run_id) if sealed else None
 
     def set_trouble(self, run_id: str, trouble: str) -> None:
         self.client.hset(Keys(run_id).state, "trouble", trouble)
 
-    def put_artifacts(self, run_id: str, artifacts: list[dict[str, Any]]) -> bool:
-        """True for the one caller whose artifacts count."""
+    def put_artifacts(self, run_id: str, generation: int, artifacts: list[dict[str, Any]]) -> bool:
+        """True for the one caller whose artifacts count; those of a run that was resumed meanwhile do not."""
         data = zlib.compress(json.dumps(artifacts, allow_nan=False).encode(), 6)
-        return bool(self.client.set(Keys(run_id).artifacts, data, nx=True, ex=WORKING_DAYS * _DAY))
+        keys = Keys(run_id)
+        put = self.client.register_script(script("artifacts"))
+        return bool(put(keys=[keys.state, keys.artifacts], args=[generation, data, WORKING_DAYS * _DAY]))
 
     def artifacts(self, run_id: str) -> list[dict[str, Any]] | None:
         data = cast("bytes | None", self.client.get(Keys(run_id).artifacts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, assert_never, cast, get_args
 
@@ -27,6 +28,7 @@ class ModelSpec:
     name: str = ""
 
 
+@lru_cache(maxsize=256)
 def parse(spec: str) -> ModelSpec:
     """Take a spec apart and check all of it that needs no config; raises UnknownModel."""
     word, colon, name = spec.partition(":")

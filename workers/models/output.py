@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from workers.models import MAX_OUTPUT_BYTES
 
@@ -39,14 +40,19 @@ def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
-def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The text with every secret that the environment holds replaced."""
-    for value in secrets(environment):
+@lru_cache(maxsize=1)
+def _own_secrets(names: int) -> list[str]:
+    return secrets()
+
+
+def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """The text with every secret that the environment holds replaced; our own is read again when it grows."""
+    for value in secrets(environment) if environment is not None else _own_secrets(len(os.environ)):
         text = text.replace(value, "[redacted]")
     return text
 
 
-def message(text: str, environment: Mapping[str, str] = os.environ) -> str:
+def message(text: str, environment: Mapping[str, str] | None = None) -> str:
     """An error's text on one short line, without any secret that the environment holds."""
     text = without_secrets(text, environment)
     line = " ".join(re.sub(r"[^\S\n]|[\x00-\x1f\x7f-\x9f]", " ", text).split())
