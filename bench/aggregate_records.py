@@ -1,6 +1,6 @@
 """How long 100,000 records take to become an artifact, summary and CSV files, and how much memory.
 
-Run: python bench/aggregate_records.py [records]. The bar: at most 6 s and 600 MB for 100,000. Writing the
+Run: python -m bench.aggregate_records [records]. The bar: at most 6 s and 600 MB for 100,000. Writing the
 input is not counted; it happens in another process, so that its memory is not counted either.
 """
 
@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from bench.rows import Row, show
 
 ATTEMPTS = 5
 T = TypeVar("T")
@@ -74,42 +76,49 @@ def _record(task: int, rest: int, passed: bool) -> dict[str, Any]:
     }
 
 
-def timed(name: str, work: Callable[[], T]) -> T:
-    started, cpu = time.perf_counter(), time.process_time()
+def timed(parts: dict[str, float], name: str, work: Callable[[], T]) -> T:
+    started = time.process_time()
     result = work()
-    print(f"{name:<28} {time.perf_counter() - started:6.2f} s wall {time.process_time() - cpu:6.2f} s CPU")
+    parts[name] = time.process_time() - started
     return result
 
 
 def measure(path: Path) -> None:
-    def run() -> None:
-        # Imports count: a chord callback pays for them in its own process.
-        from aggregate import artifact, exports, frames, reading
-        from aggregate.run_info import Observer
+    """Print seconds of CPU by part, and the peak memory, as JSON. Imports count: a chord's callback pays them too."""
+    parts: dict[str, float] = {}
+    started = time.process_time()
+    from aggregate import artifact, exports, frames, reading
+    from aggregate.run_info import Observer
 
-        observer = Observer()
-        records = observer.watch(reading.read_jsonl(path))
-        made = timed("  read into frames", lambda: frames.collect(records))
-        info = observer.info()
-        built = timed("  artifact", lambda: artifact.from_frames(info, made))
-        timed("  write artifact", lambda: artifact.write(built[0], path.with_name("artifact.json")))
-        timed("  summary and CSV files", lambda: exports.write_exports(info, made, path.parent / "exports"))
+    parts["imports"] = time.process_time() - started
+    observer = Observer()
+    records = observer.watch(reading.read_jsonl(path))
+    made = timed(parts, "frames", lambda: frames.collect(records))
+    info = observer.info()
+    built = timed(parts, "artifact", lambda: artifact.from_frames(info, made))
+    timed(parts, "writing", lambda: artifact.write(built[0], path.with_name("artifact.json")))
+    parts["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    timed(parts, "exports", lambda: exports.write_exports(info, made, path.parent / "exports"))
+    print(json.dumps(parts))
 
-    timed("all, with imports", run)
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
-
-def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[1] == "--measure":
-        measure(Path(sys.argv[2]))
-        return
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+def rows(count: int = 100_000) -> list[Row]:
+    """This file's part of the bench table."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
         write_records(path, count)
-        print(f"{count:,} records, {path.stat().st_size / 1e6:.0f} MB")
-        subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True)
+        command = [sys.executable, "-m", "bench.aggregate_records", "--measure", str(path)]
+        parts = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    to_artifact = sum(parts[name] for name in ("imports", "frames", "artifact", "writing"))
+    note = ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items() if name != "MB")
+    return [
+        Row(f"aggregate {count} records to an artifact", to_artifact, "s CPU", 6, note=note),
+        Row("memory for that", parts["MB"], "MB", 600),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3 and sys.argv[1] == "--measure":
+        measure(Path(sys.argv[2]))
+    else:
+        show(rows(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))

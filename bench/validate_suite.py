@@ -1,6 +1,6 @@
 """Measure the CPU that `uplift validate` needs for a suite of 10,000 tasks, imports included; the bar is 2 s.
 
-Run it from the repository's root: `python bench/validate_suite.py [TASKS]`.
+Run it from the repository's root: `python -m bench.validate_suite`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from bench.rows import Row, show
 
 BAR_SECONDS = 2.0
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -52,16 +54,23 @@ def write_suite(folder: Path, tasks: int) -> Path:
     return path
 
 
-def main() -> None:
-    tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+def measure(tasks: int = 10_000) -> tuple[float, float, str]:
+    """Seconds of CPU in all and for imports, and the peak memory in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_suite(Path(folder), tasks)
         command = [sys.executable, "-c", MEASURE, str(path)]
         printed = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
     loaded, imported, total, mebibytes = printed.split()
-    print(f"validate {int(loaded):,} tasks: {float(total):.2f} s CPU (bar {BAR_SECONDS:g} s),")
-    print(f"of which imports {float(imported):.2f} s; peak memory {mebibytes} MiB")
+    assert int(loaded) == tasks
+    return float(total), float(imported), mebibytes
+
+
+def rows() -> list[Row]:
+    """This file's part of the bench table."""
+    total, imported, mebibytes = measure()
+    note = f"imports {imported:.2f} s, peak {mebibytes} MiB"
+    return [Row("validate 10,000 tasks, with positions", total, "s CPU", BAR_SECONDS, note=note)]
 
 
 if __name__ == "__main__":
-    main()
+    show(rows())
