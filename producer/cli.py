@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from producer.commands import evaluate, inspect, monitor, records, report, steer, validate, worker
+from producer.commands import (
+    doctor,
+    evaluate,
+    inspect,
+    monitor,
+    records,
+    report,
+    steer,
+    validate,
+    worker,
+)
 
 app = typer.Typer(
     name="uplift",
@@ -36,6 +46,7 @@ app.command("compare")(records.compare)
 
 
 def _version(wanted: bool) -> None:
+app.command("doctor")(doctor.doctor)
     if wanted:
         from importlib.metadata import version
 
