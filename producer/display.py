@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from producer.watch import View
+from aggregate.plain_text import plain
+from producer.view import View
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 PLAIN_SECONDS = 5.0
+LIVE_SECONDS = 0.4
 
 
 class Display(Protocol):
@@ -36,7 +40,7 @@ class Quiet:
         pass
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"uplift: {text}\n")
+        sys.stderr.write(f"uplift: {plain(text)}\n")
         sys.stderr.flush()
 
     def __enter__(self) -> Self:
@@ -61,26 +65,32 @@ class Plain(Quiet):
         if now - self._last < PLAIN_SECONDS and not finished:
             return
         self._last, self._shown = now, recorded
-        arms = ", ".join(f"{name} {_rate(view, number)}" for number, name in enumerate(view.arms))
-        self.say(f"{recorded}/{view.total} attempts; passing: {arms}; {_rest(view)}")
+        self.say(line(view))
 
 
 class Live(Quiet):
-    """A small table that follows the run."""
+    """A small table that follows the run and is gone when it is over."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as RichLive
 
         self._console = console
-        self._live = RichLive(console=console, refresh_per_second=8, transient=True)
+        # Drawn when there is something new, not by a clock: a terminal that nobody writes to cannot flicker.
+        self._live = RichLive(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._last = float("-inf")
 
     def show(self, view: View) -> None:
-        self._live.update(_table(view))
+        from producer.live_view import LiveView
+
+        now = time.monotonic()
+        if now - self._last >= LIVE_SECONDS:
+            self._last = now
+            self._live.update(LiveView(view), refresh=True)
 
     def say(self, text: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(f"uplift: {text}"))
+        self._console.print(Text(f"uplift: {plain(text)}"))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -92,59 +102,56 @@ class Live(Quiet):
         self._live.stop()
 
 
-def choose(*, quiet: bool) -> Display:
+def choose(*, quiet: bool, environment: Mapping[str, str] = os.environ) -> Display:
     """Live on a terminal, plain lines elsewhere, nothing when quiet."""
     if quiet:
         return Quiet()
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or wants_plain_lines(environment):
         return Plain()
     from rich.console import Console
 
-    return Live(Console(stderr=True))
+    return Live(Console(stderr=True, highlight=False))
 
 
-def _table(view: View) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
+def wants_plain_lines(environment: Mapping[str, str]) -> bool:
+    """Whether the surroundings say that nothing should be drawn: no colours, a dumb terminal, or a CI job's log."""
+    dumb = environment.get("TERM", "dumb") in ("", "dumb", "unknown")
+    in_ci = environment.get("CI", "").lower() not in ("", "0", "false")
+    return dumb or in_ci or bool(environment.get("NO_COLOR"))
 
-    table = Table.grid(padding=(0, 2), expand=False)
-    for justify in ("left", "left", "right", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    for number, name in enumerate(view.arms):
-        done = view.outcome(number, "passed", "failed", "timeout", "error")
-        errors = view.outcome(number, "error")
-        table.add_row(
-            Text(name, style="bold"),
-            ProgressBar(total=max(1, view.total_per_arm), completed=done, width=24),
-            f"{done}/{view.total_per_arm}",
-            f"{_rate(view, number)} passing",
-            Text(f"{errors} errors", style="red") if errors else "",
-        )
-    return Group(table, Text(("stopping; " if view.stopping else "") + _rest(view), style="dim"))
+
+def line(view: View) -> str:
+    """A run on one line."""
+    from producer.live_view import clock, cost
+
+    arms = ", ".join(f"{plain(name, 24)} {_rate(view, number)}" for number, name in enumerate(view.arms))
+    left, inside = view.seconds_left, view.inside
+    parts = [
+        f"{view.progress.recorded}/{view.total} attempts",
+        f"passing: {arms}",
+        *_delta(view),
+        f"{view.progress.in_flight} in flight",
+        f"{view.workers} {'worker' if view.workers == 1 else 'workers'}",
+        *([f"{inside.retries} {'retry' if inside.retries == 1 else 'retries'}"] if inside.retries else []),
+        *([f"{view.errors()} {'error' if view.errors() == 1 else 'errors'}"] if view.errors() else []),
+        cost(view),
+        f"{clock(view.elapsed)} elapsed",
+    ]
+    if left is not None and view.left:
+        parts.append(f"{'at most' if view.may_stop else 'about'} {clock(left)} left")
+    return "; ".join(parts)
 
 
 def _rate(view: View, arm: int) -> str:
-    passed = view.outcome(arm, "passed")
-    judged = passed + view.outcome(arm, "failed", "timeout")
-    return f"{100 * passed / judged:.0f} %" if judged else "–"
+    found = view.passing(arm)
+    return f"{100 * found.estimate:.0f} %" if found else "–"
 
 
-def _rest(view: View) -> str:
-    left = view.seconds_left
-    parts = [
-        f"{view.progress.in_flight} in flight",
-        f"{view.workers} {'worker' if view.workers == 1 else 'workers'}",
-        f"${view.progress.spent:.4f} spent",
-        f"{_time(view.elapsed)} elapsed",
-    ]
-    if left is not None and view.progress.recorded < view.total:
-        parts.append(f"about {_time(left)} left")
-    return ", ".join(parts)
+def _delta(view: View) -> list[str]:
+    """With several candidates a line has no room for it."""
+    from producer.live_view import whole_points as points
 
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    found = [delta for arm in range(len(view.arms)) if (delta := view.delta(arm)) is not None]
+    if len(found) != 1:
+        return []
+    return [f"delta {points(found[0].estimate)} ({points(found[0].low)} to {points(found[0].high)})"]

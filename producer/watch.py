@@ -10,7 +10,9 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 
+from producer.looking import Looker
 from producer.submit import Server, go_on
+from producer.view import View
 from workers.finish import finish, grid_of
 from workers.messages import Manifest
 from workers.publish import waiting_keys
@@ -38,33 +40,6 @@ class Interrupted(Exception):
         super().__init__(f"stopped; go on with: uplift resume {run_id}")
 
 
-@dataclass(frozen=True)
-class View:
-    """What a display shows of a run at one moment. `totals` and `outcomes` are in the order of `arms`."""
-
-    run_id: str
-    arms: tuple[str, ...]
-    total_per_arm: int
-    progress: Progress
-    workers: int
-    elapsed: float
-    rate: float | None = None
-    stopping: bool = False
-
-    @property
-    def total(self) -> int:
-        return self.total_per_arm * len(self.arms)
-
-    @property
-    def seconds_left(self) -> float | None:
-        left = self.total - self.progress.recorded
-        return left / self.rate if self.rate else None
-
-    def outcome(self, arm: int, *names: str) -> int:
-        counts = self.progress.outcomes.get(arm, {})
-        return sum(counts.get(name, 0) for name in names)
-
-
 @dataclass
 class Watch:
     """Follows one run. `check` raises when what the run depends on here has died; `stop` asks for an end.
@@ -90,8 +65,8 @@ class Watch:
         lease = self.server.settings.visibility_seconds
         self._lost_seconds = LOST_LEASES * lease
         self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
-        self._begun = self._moved = self._met = self._wrote = self._probed = self.clock()
-        self._first: int | None = None
+        self._looker = Looker(self.server.store, manifest, self.clock)
+        self._moved = self._met = self._wrote = self._probed = self.clock()
         self._recorded = -1
         while True:
             self.check()
@@ -117,7 +92,7 @@ class Watch:
         if progress.recorded != self._recorded:
             self._recorded, self._moved = progress.recorded, self.clock()
         stopping = self.stop()
-        self._show(manifest, progress, stopping)
+        self._show(progress, stopping)
         if stopping:
             self._stop(state, progress)
         artifacts = store.artifacts(self.run_id)
@@ -140,28 +115,14 @@ class Watch:
             raise RunLost(f"{why}; mend that, then go on with: uplift resume {self.run_id}")
         return False
 
-    def _show(self, manifest: Manifest, progress: Progress, stopping: bool) -> None:
+    def _show(self, progress: Progress, stopping: bool) -> None:
         now = self.clock()
         workers = len(known_workers(self.server.store.client))
         if workers:
             self._met = now
         elif now - self._met > LONELY_SECONDS:
             self._say_once("no worker answers; start one with: uplift worker --broker URL")
-        if self._first is None:
-            self._first = progress.recorded
-        done, elapsed = progress.recorded - self._first, now - self._begun
-        self.show(
-            View(
-                run_id=self.run_id,
-                arms=tuple(arm.name for arm in manifest.arms),
-                total_per_arm=self._grid.attempts // self._grid.arms,
-                progress=progress,
-                workers=workers,
-                elapsed=elapsed,
-                rate=done / elapsed if done and elapsed > 1 else None,
-                stopping=stopping,
-            )
-        )
+        self.show(self._looker.view(progress, workers, stopping=stopping))
 
     def _stop(self, state: State, progress: Progress) -> None:
         """No new attempts; over when nothing is in flight any more."""

@@ -28,6 +28,7 @@ from workers.turns import Halted, Turns, estimate, note, note_cost
 from workers.workspace import Workspace
 
 log = logging.getLogger(__name__)
+from workers.tally import Tally
 
 LONGEST_WAIT = 2.0
 BUDGET_SECONDS = (0.1, 0.3)
@@ -88,7 +89,8 @@ class Engine:
         self.done = 0
         self._loop = asyncio.new_event_loop()
         self._client = _async_client(settings)
-        self._turns = Turns(self._client, settings)
+        self.tally = Tally()
+        self._turns = Turns(self._client, settings, self.tally)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self._draining = False
@@ -232,6 +234,7 @@ class Engine:
             payload=pack(record),
         )
         stored = await run.claims.store(finished)
+        self.tally.add(run.manifest.run_id, record, finished.cost, stored)
         self.done += 1
         return int(stored in ("stored", "replaced"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from workers.runs import Run
 from workers.settings import Settings
 from workers.slots import FairSlots
 from workers.store import Keys
+from workers.tally import Tally
 
 LOOK_SECONDS = 2.0
 
@@ -30,8 +31,11 @@ class Halted(Exception):
 class Turn:
     """One attempt's leave to ask; `again` is for asking the same thing once more."""
 
-    def __init__(self, limits: ModelLimits, model: str, pace: Limits, tokens: int) -> None:
+    def __init__(
+        self, limits: ModelLimits, model: str, pace: Limits, tokens: int, retried: Callable[[], None]
+    ) -> None:
         self._limits = limits
+        self._retried = retried
         self._model = model
         self._pace = pace
         self._tokens = tokens
@@ -39,6 +43,7 @@ class Turn:
 
     async def again(self) -> float:
         """Wait for leave to repeat the call, in the slot that is ours already; returns the seconds waited."""
+        self._retried()
         return (await self._limits.acquire(self._model, self._pace, self._tokens)).waited
 
     def used_tokens(self) -> int | None:
@@ -54,7 +59,8 @@ class Turn:
 class Turns:
     """Gives leave to ask, in this process; `used` counts what is in flight."""
 
-    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings, tally: Tally) -> None:
+        self._tally = tally
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
         self._limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
@@ -77,7 +83,8 @@ class Turns:
         tokens = estimated_tokens(attempt.task.prompt, settings) if limits.tpm else 0
         await self._check(run)
         permit = await _unless_halted(run, self._limits.acquire(spec, limits, tokens), limits)
-        turn = Turn(self._limits, spec, Limits(rpm=limits.rpm, tpm=limits.tpm), tokens)
+        pace = Limits(rpm=limits.rpm, tpm=limits.tpm)
+        turn = Turn(self._limits, spec, pace, tokens, self._retried(run, spec))
         slots = self._agent_slots if run.is_agent(spec) else self._slots
         try:
             async with slots.slot(run.manifest.run_id):
@@ -92,9 +99,13 @@ class Turns:
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         permit = await self._limits.acquire(spec, limits, tokens)
         try:
-            yield Turn(self._limits, spec, Limits(rpm=limits.rpm, tpm=limits.tpm), tokens)
+            pace = Limits(rpm=limits.rpm, tpm=limits.tpm)
+            yield Turn(self._limits, spec, pace, tokens, self._retried(run, spec))
         finally:
             await self._limits.release(permit)
+
+    def _retried(self, run: Run, spec: str) -> Callable[[], None]:
+        return lambda: self._tally.retried(run.manifest.run_id, spec)
 
     async def _check(self, run: Run) -> None:
         if run.halted.is_set():
