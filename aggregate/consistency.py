@@ -55,12 +55,14 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
 
 
 def _task_spread(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    accuracies = np.array([float(run["accuracy"]) for run in runs])
-    spread = float(accuracies.max() - accuracies.min())
+    # Plain floats: there are a handful per task, and many tasks, so numpy would cost more than it computes.
+    accuracies = [float(run["accuracy"]) for run in runs]
+    mean = math.fsum(accuracies) / len(accuracies)
+    spread = max(accuracies) - min(accuracies)
     sigma = spread / d2(len(runs))
     return {
         "n": len(runs),
-        "std": float(np.std(accuracies)),
+        "std": math.sqrt(math.fsum((value - mean) ** 2 for value in accuracies) / len(accuracies)),
         "range": spread,
         "sigma": sigma,
         "flaky": spread > FLAKY_RANGE + _TOLERANCE,
