@@ -98,7 +98,7 @@ def run_fresh(suite: Path, judgments: int, user: int | None) -> None:
     """Run plain pytest in a bubblewrap each time, as many at once as there are cores."""
     output = f"{bubblewrap.INPUTS}/output.txt"
     options = ("-q", "-p", "no:cacheprovider", "--rootdir", bubblewrap.INPUTS, "-c", os.devnull)
-    environment = cold.environment(bubblewrap.WORK, "/tmp")
+    environment = cold.environment(bubblewrap.WORK, bubblewrap.TMP)
     environment |= {"AI_OUTPUT_FILE": output, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def once(_: int) -> None:

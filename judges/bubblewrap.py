@@ -1,8 +1,8 @@
 """Start a command under bubblewrap: what it sees of this machine, and as whom it runs there.
 
 It sees the system's programs and libraries, this Python with its packages, a few files of /etc, and what it
-is given under INPUTS: all of it read-only. WORK (its folder), /tmp and /dev/shm are empty, its own, and
-small. There is no network and no home folder. Under a root worker the command is not root: see `confine`.
+is given under INPUTS: all of it read-only. WORK (its folder), TMP, /tmp and /dev/shm are empty, its own,
+and small. There is no network and no home folder. Under a root worker the command is not root: see `confine`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from judges.confine import NOBODY
 INPUTS = "/sandbox/inputs"
 CODE = "/sandbox/code"
 WORK = "/sandbox/work"
+TMP = "/sandbox/tmp"  # besides /tmp, which an interpreter may live under
+EMPTY = (WORK, TMP, "/tmp", "/dev/shm")
 SMALL_FILESYSTEM_BYTES = 128 * 1024 * 1024
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "ssl", "mime.types")
@@ -155,7 +157,7 @@ def _view_arguments(view: View, opened: ExitStack) -> tuple[list[str], list[int]
     for name in _ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     arguments += ["--proc", "/proc", "--dev", "/dev", *_small("/dev/shm"), "--remount-ro", "/dev"]
-    arguments += [*_small("/tmp"), *_small(WORK), "--dir", INPUTS]
+    arguments += [*_small("/tmp"), *_small(TMP), *_small(WORK), "--dir", INPUTS]
     for place in view.folders:
         arguments += ["--dir", place]
     # After /tmp, which is where an environment made for a test may live.

@@ -221,7 +221,7 @@ def _start_bubblewrap(command: Command, confinement: Confinement, taps: _Taps, h
     return bubblewrap.start(
         [*_boot(bubblewrap.CODE), told.to_json(), *_resolved(command.argv, root)],
         bubblewrap.View(binds, contents),
-        environment=_environment(command, root, bubblewrap.WORK, "/tmp"),
+        environment=_environment(command, root, bubblewrap.WORK, bubblewrap.TMP),
         user=confinement.user,
         # To become that user; or to map root, which the command is until `confine` gives it a namespace of
         # its own.

@@ -9,20 +9,22 @@ children.
     )
 
 An `Input` in argv or environment becomes the path at which the command finds that input. `result.ending` says
-how the command ended, `result.output` is its stdout and stderr (cut at `limits.output_bytes`: going over it
-ends the command), `result.report` what it wrote to file descriptor 3. `result.error` is set, and nothing was
-run, when the sandbox did not start. The command's folder is private and empty. At most one command per core
-runs at a time in a process; waiting for one's turn does not count as time used.
+how the command ended, `result.output` is its stdout and stderr (going over `limits.output_bytes` ends it),
+`result.report` what it wrote to file descriptor 3. `result.error` is set, and nothing was run, when the sandbox
+did not start. At most one command per core runs at a time in a process, and waiting for one's turn does not
+count as time used; several worker processes on one host each have their own count.
 
 Covered, with bubblewrap: no network, no home, no other process to be seen, nothing writable but small private
-folders; a clean environment; memory, processor time, processes, file size and output bounded; all processes
-dead at the end. Covered without it (`sandboxed` is False, and one warning is logged): the clean environment,
-the bounds, the private folder with copies of the inputs, and all processes dead at the end, daemons too
-(Linux). Under root the command also gets a user id of its own and can write and signal nothing. Not covered
-without it: network, reading the user's files; and where the worker is not root, writing where the user may,
-reading the environment of the user's other processes, and killing them. Not covered in either: a kernel
-exploit; memory held by files in memory or by many processes between two looks at it (10 a second). Run
-workers in a container with limits of its own when suites come from strangers.
+folders, no right to be had back; a clean environment; memory, processor time, processes, file size and output
+bounded; all processes dead at the end, also when the worker is killed.
+Covered without it (`sandboxed` is False, and a warning is logged once): the clean environment, the bounds, a
+private folder with copies of the inputs, and all processes dead at the end, daemons too (Linux). Under a root
+worker the command also gets a user id of its own: it can write only where everyone may (such as /tmp), cannot
+signal others or read their environment.
+Not covered without it: network, reading files; and under a worker that is not root, writing where its user may,
+reading the environment of that user's processes, and killing them, our supervisor included.
+Not covered in either: a kernel exploit; memory held in memory files, or by many processes between two looks at
+it (ten a second). Run workers in a container with limits of its own when suites come from strangers.
 """
 
 from __future__ import annotations

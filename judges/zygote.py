@@ -45,7 +45,7 @@ class Places:
     root: str
     output: str
     work: str
-    tmp: str
+    empty: tuple[str, ...]
     small_bytes: int
     warm_up: str
     keep: tuple[str, ...]
@@ -246,7 +246,7 @@ def _make_world(job: Job, text: int, places: Places) -> None:
     confine.unshare(confine.CLONE_NEWNS | confine.CLONE_NEWIPC | confine.CLONE_NEWUTS | confine.CLONE_NEWNET)
     confine.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     kept = {folder: os.open(folder, os.O_PATH) for folder in places.keep}
-    for place in (places.tmp, places.work, "/dev/shm"):
+    for place in places.empty:
         confine.mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"{_EMPTY},size={places.small_bytes}")
     for folder, descriptor in kept.items():
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,7 @@ class Zygote:
             self._started = bubblewrap.start(
                 [sys.executable, "-I", "-c", _BOOT, bubblewrap.CODE, *arguments],
                 view,
-                environment=cold.environment(bubblewrap.WORK, "/tmp"),
+                environment=cold.environment(bubblewrap.WORK, bubblewrap.TMP),
                 user=confinement.user,
                 capabilities=_CAPABILITIES,
                 output=said.write_end,
@@ -180,7 +180,7 @@ def _places(confinement: Confinement) -> zygote.Places:
         root=_FIXTURES,
         output=_OUTPUT,
         work=bubblewrap.WORK,
-        tmp="/tmp",
+        empty=bubblewrap.EMPTY,
         small_bytes=bubblewrap.SMALL_FILESYSTEM_BYTES,
         warm_up=f"{_WARM_UP}/test_warm_up.py",
         keep=tuple(folder for folder in bubblewrap.python_folders() if folder.startswith("/tmp/")),
