@@ -46,7 +46,7 @@ class Rubric(_Spec):
     """A judge model, or a panel of them, scores the output against a rubric."""
 
     type: Literal["llm-rubric"]
-    rubric: NonEmpty
+    rubric: Annotated[NonEmpty, Field(json_schema_extra={"pattern": r"\S"})]
     pass_threshold: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PASS_THRESHOLD
     criteria: list[RubricCriterion] = []
     judges: list[NonEmpty] = []
@@ -100,7 +100,17 @@ class Equals(_Spec):
 class JsonSchema(_Spec):
     """The output is JSON, alone or in a code fence, that satisfies a schema: written here or in a fixture."""
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["schema"], "properties": {"schema": {"type": "object"}}},
+                {"required": ["schema_file"], "properties": {"schema_file": {"type": "string"}}},
+            ]
+        },
+    )
 
     type: Literal["json-schema"]
     inline: Annotated[dict[str, Any] | None, Field(alias="schema")] = None

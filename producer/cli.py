@@ -11,6 +11,8 @@ import typer
 from producer.commands import (
     doctor,
     evaluate,
+    importing,
+    init,
     inspect,
     monitor,
     records,
@@ -30,6 +32,8 @@ app = typer.Typer(
     "Example: uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --mock",
 )
 
+app.command("init")(init.init)
+app.command("import")(importing.import_)
 app.command("evaluate")(evaluate.evaluate)
 app.command("validate")(validate.validate)
 app.command("worker")(worker.worker)
@@ -43,10 +47,10 @@ app.command("resume")(steer.resume)
 app.command("aggregate")(records.aggregate)
 app.command("report")(report.report)
 app.command("compare")(records.compare)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
-app.command("doctor")(doctor.doctor)
     if wanted:
         from importlib.metadata import version
 

@@ -14,6 +14,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
     from aggregate.reading import RecordsError
     from producer.baseline_cache import UnusableCache
     from producer.config import InvalidConfig
+    from producer.importers.found import Unimportable
     from producer.local import Busy, NoServer
     from producer.names import InvalidId
     from producer.options import InvalidOption
@@ -50,6 +51,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
             ModelError,
             UnusableCache,
             NoReport,
+            Unimportable,
         ),
     )
     if isinstance(problem, Interrupted):

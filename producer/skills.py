@@ -19,6 +19,9 @@ MAX_NAME = 64
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 
+# The tests of a skill are not part of it: an agent that can read what it is judged by proves nothing.
+NOT_THE_SKILL = ("evals", ".uplift", ".github")
+
 # The Agent Skills format's keys, then those that Claude Code adds.
 KNOWN_KEYS = (
     *("name", "description", "license", "compatibility", "metadata", "allowed-tools"),
@@ -81,7 +84,7 @@ def bundle(skill: Skill) -> Bundle:
     try:
         if skill.folder is None:
             return bundles.pack_files({f"{under}/{FILE_NAME}": content})
-        return bundles.pack(skill.folder, under=under, replace={FILE_NAME: content})
+        return bundles.pack(skill.folder, under=under, replace={FILE_NAME: content}, leave_out=NOT_THE_SKILL)
     except BundleError as error:
         raise InvalidSkill(f"skill {skill.folder or skill.path} cannot be packed: {error}") from error
 

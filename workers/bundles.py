@@ -59,13 +59,22 @@ class Bundle:
     data: bytes
 
 
-def pack(folder: Path, *, under: str = "", replace: Mapping[str, bytes] | None = None) -> Bundle:
-    """Pack a folder's files; `under` puts them into a subfolder, `replace` gives files another content."""
+def pack(
+    folder: Path,
+    *,
+    under: str = "",
+    replace: Mapping[str, bytes] | None = None,
+    leave_out: Collection[str] = (),
+) -> Bundle:
+    """Pack a folder's files; `under` puts them into a subfolder, `replace` gives files another content.
+
+    `leave_out` names entries of the folder itself that stay behind.
+    """
     start = f"{under}/" if under else ""
     content = {}
     executable = set()
     room = MAX_TOTAL_BYTES
-    for name, path in files(folder).items():
+    for name, path in files(folder, leave_out=leave_out).items():
         data, runnable = _read(path, room)
         content[start + name] = data
         room -= len(data)
@@ -92,7 +101,12 @@ def pack_files(content: Mapping[str, bytes], *, executable: Collection[str] = ()
     return Bundle(hashlib.sha256(plain.getbuffer()).hexdigest(), zlib.compress(plain.getbuffer(), 6))
 
 
-def files(folder: Path) -> dict[str, Path]:
+def is_digest(text: str) -> bool:
+    """Whether a text can be a bundle's digest, and so a safe file name."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def files(folder: Path, *, leave_out: Collection[str] = ()) -> dict[str, Path]:
     """A folder's files by relative path, sorted, without version control, caches and installed packages.
 
     Symlinks that stay inside are followed; one that leaves, dangles or loops is an error, and so is a device.
@@ -101,7 +115,7 @@ def files(folder: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise BundleInvalid(f"{folder}: not a folder")
     try:
-        return dict(sorted((path.relative_to(root).as_posix(), path) for path in _walk(root)))
+        return dict(sorted((path.relative_to(root).as_posix(), path) for path in _walk(root, leave_out)))
     except OSError as error:
         raise BundleInvalid(f"{folder}: cannot be read: {error}") from error
 
@@ -150,7 +164,7 @@ class Folders:
         """The bundle's folder; `fetch` gives its data, or None where there is none, and is asked once."""
         if (ready := self._ready.get(digest)) is not None:
             return ready
-        if not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise BundleInvalid(f"{digest!r} is not a digest")
         with self._guard:
             lock = self._locks.setdefault(digest, threading.Lock())
@@ -218,13 +232,13 @@ class _Inflated(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def _walk(root: Path) -> Iterator[Path]:
+def _walk(root: Path, leave_out: Collection[str] = ()) -> Iterator[Path]:
     entries = 0
     pending = [(root, frozenset({root}))]
     while pending:
         folder, above = pending.pop()
         for path in folder.iterdir():
-            if path.name in SKIPPED:
+            if path.name in SKIPPED or (folder == root and path.name in leave_out):
                 continue
             # Folders count too: links between a few of them can spell out millions of paths.
             entries += 1

@@ -11,7 +11,13 @@ from producer.commands.flags import Json
 
 
 def validate(
-    suites: Annotated[list[Path], typer.Argument(metavar="SUITE...", help="Suite files to check.")],
+    suites: Annotated[
+        list[Path] | None, typer.Argument(metavar="SUITE...", help="Suite files to check.")
+    ] = None,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON Schema of suites, for editors, and check nothing."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check suites and print every problem as path:line:column.
@@ -20,6 +26,13 @@ def validate(
 
     Example: uplift validate suites/*.yaml
     """
+    if schema:
+        from producer.schema import text
+
+        typer.echo(text(), nl=False)
+        return
+    if not suites:
+        raise typer.BadParameter("give the suites to check, for example uplift validate suite.yaml")
     from producer import suite
 
     problems = suite.validate(suites)

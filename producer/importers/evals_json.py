@@ -1,0 +1,159 @@
+"""Read evals.json as skill-creator and agentskills write it: prompts, files and statements that must hold.
+
+The first calls the statements `expectations`, the second `assertions`; each becomes a criterion of a rubric.
+`expected_output` tells the judge what success looks like; alone, it is the rubric.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from producer import located_json
+from producer.importers.found import (
+    MAX_TASKS,
+    Found,
+    ImportedTask,
+    Refused,
+    Source,
+    criteria,
+    file_beside,
+    kind_of,
+    no_such_source,
+    slug,
+)
+from producer.yaml_nodes import Node, shown
+
+_STATEMENTS = ("expectations", "assertions")
+_KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
+_GRADING = "Give a statement its point only if the output clearly satisfies it, else none."
+
+
+def convert(path: Path) -> Found:
+    """The tasks of an evals.json; raises Unimportable with everything that is wrong with the file."""
+    try:
+        source = Source(located_json.read(path), str(path))
+    except FileNotFoundError:
+        raise no_such_source(path) from None
+    source.check()
+    root = source.document.root
+    if root is None or not isinstance(root.value, dict):
+        what = kind_of(root.value) if root is not None else "empty"
+        source.wrong(root or Node(0, None), "", f"is {what}; must be a mapping with skill_name and evals")
+        source.check()
+        raise AssertionError("check has raised")
+    name = source.text(root.get("skill_name"), "skill_name") or _home(path).resolve().name
+    found = Found(source=str(path), skill_id=name.strip() or "skill")
+    _evals(source, root, _home(path), found)
+    source.check()
+    return found
+
+
+def _home(path: Path) -> Path:
+    """The skill's folder, which files are relative to: evals.json lies in its `evals/`."""
+    return path.parent.parent if path.resolve().parent.name == "evals" else path.parent
+
+
+def _evals(source: Source, root: Node, home: Path, found: Found) -> None:
+    if root.get("evals") is None:
+        source.wrong(root, "evals", "is missing; must be a list of evals")
+    entries = source.entries(root.get("evals"), "evals")
+    if len(entries) > MAX_TASKS:
+        source.wrong(root, "evals", f"holds {len(entries):,} evals; at most {MAX_TASKS:,} are allowed")
+        return
+    found.task_count = len(entries)
+    for number, node in enumerate(entries):
+        where = f"evals[{number}]"
+        if not isinstance(node.value, dict):
+            source.wrong(node, where, f"is {kind_of(node.value)}; must be a mapping")
+            continue
+        _eval(source, node, where, home, found)
+    for key, node in _others(root, ("skill_name", "evals")):
+        found.leave_out("setting", source.place(node), shown(key), "Uplift has no such setting")
+
+
+def _eval(source: Source, node: Node, where: str, home: Path, found: Found) -> None:
+    prompt = source.text(node.get("prompt"), f"{where}.prompt")
+    if node.get("prompt") is None:
+        source.wrong(node, f"{where}.prompt", "is missing; every eval needs one")
+    elif prompt is not None and not prompt.strip():
+        source.wrong(node, f"{where}.prompt", "is blank; must hold some text")
+    expected = (source.text(node.get("expected_output"), f"{where}.expected_output") or "").strip()
+    statements = _statements(source, node, where, found)
+    files = _files(source, node, where, home, found)
+    for key, other in _others(node, _KNOWN):
+        found.leave_out("setting", source.place(other), f"{where}.{key}", "Uplift has no such setting")
+    if not statements and not expected:
+        why = "no expectations, assertions or expected_output to judge by; add some"
+        found.leave_out("task", source.place(node), where, why)
+        return
+    fields: dict[str, object] = {"id": _id(node, found)}
+    fields |= {"prompt": prompt or "", "judge": _judge(expected, statements)}
+    if files:
+        fields["files"] = files
+    found.tasks.append(ImportedTask(f"{source.place(node)} ({where})", fields))
+
+
+def _statements(source: Source, node: Node, where: str, found: Found) -> list[str]:
+    statements = []
+    for key in _STATEMENTS:
+        for number, entry in enumerate(source.entries(node.get(key), f"{where}.{key}")):
+            found.assertion_count += 1
+            place = f"{where}.{key}[{number}]"
+            text = entry.get("text") if isinstance(entry.value, dict) else entry
+            if text is None:
+                why = "a mapping without text; write the statement as text"
+                found.leave_out("assertion", source.place(entry), place, why)
+            elif (statement := source.text(text, place)) is not None:
+                if statement.strip():
+                    statements.append(statement.strip())
+                else:
+                    source.wrong(entry, place, "is blank; must hold some text")
+    return statements
+
+
+def _judge(expected: str, statements: list[str]) -> dict[str, object]:
+    if not statements:
+        return {"type": "llm-rubric", "rubric": f"The output should be: {expected}"}
+    success = f"Success looks like this: {expected}\n" if expected else ""
+    return {
+        "type": "llm-rubric",
+        "rubric": f"{success}{_GRADING}\n" if success else _GRADING,
+        "pass_threshold": 1.0,
+        "criteria": criteria(statements),
+    }
+
+
+def _files(source: Source, node: Node, where: str, home: Path, found: Found) -> list[str]:
+    named = []
+    for number, entry in enumerate(source.entries(node.get("files"), f"{where}.files")):
+        place = f"{where}.files[{number}]"
+        name = source.text(entry, place)
+        if name is None:
+            continue
+        try:
+            data = file_beside(home, name)
+        except Refused as refused:
+            source.wrong(entry, place, str(refused))
+            continue
+        # An agent finds the file in its workspace under the name that follows evals/files/.
+        inside = name.removeprefix("./").removeprefix("evals/").removeprefix("files/")
+        inside = "/".join(part for part in inside.split("/") if part not in ("", ".", ".."))
+        if found.fixtures.get(inside, data) != data:
+            inside = f"{node.get('id').value if node.get('id') else number}/{inside}"  # type: ignore[union-attr]  # looked up one word earlier
+        found.fixtures[inside] = data
+        named.append(f"fixtures/{inside}")
+    return list(dict.fromkeys(named))
+
+
+def _id(node: Node, found: Found) -> str:
+    for key in ("eval_name", "name", "id"):
+        part = node.get(key)
+        if part is not None and isinstance(part.value, str | int) and slug(str(part.value)):
+            text = slug(str(part.value))
+            return found.new_id(f"eval-{text}" if text.isdecimal() else text)
+    return found.new_id(f"eval-{len(found.tasks) + 1}")
+
+
+def _others(node: Node, known: tuple[str, ...]) -> list[tuple[str, Node]]:
+    children = node.children if isinstance(node.children, dict) else {}
+    return [(key, part) for key, part in children.items() if key not in known]

@@ -1,0 +1,219 @@
+"""Read a folder of Harbor tasks: those whose tests are Python and need no container become pytest tasks.
+
+A task is a folder with `instruction.md` and `tests/`; `task.toml` may say times, difficulty and tags. Harbor
+runs an agent inside a container and looks at what it left there; Uplift has no container, so a task that
+needs one is refused by name, with the reason. `docs/importing.md` says what a test can look at instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from producer.importers.found import (
+    MAX_TASKS,
+    Found,
+    ImportedTask,
+    Refused,
+    Unimportable,
+    file_beside,
+    no_such_source,
+    slug,
+    text_beside,
+)
+from producer.located_yaml import Problem
+from producer.yaml_nodes import shown
+from workers import bundles
+
+INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
+_COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
+_HARMLESS = re.compile(r"\s*(?:#.*|(?:FROM|WORKDIR|LABEL|MAINTAINER)\b.*|)", re.IGNORECASE)
+_CONTAINER_PATH = re.compile(r"(?<![\w.])/(?:app|logs|tests|workspace|root|solution|oracle|home)(?:/|\b)")
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
+_SCRIPTS = (".sh", ".bash", ".py", ".ps1")
+
+
+def convert(path: Path) -> Found:
+    """The tasks of a folder, or of one task's own folder; raises Unimportable for broken settings."""
+    if not path.is_dir():
+        raise no_such_source(path)
+    folders = [path] if (path / INSTRUCTION).exists() else sorted(_task_folders(path))
+    found = Found(source=str(path), skill_id=slug(path.resolve().name) or "skill", task_count=len(folders))
+    problems: list[Problem] = []
+    if not folders:
+        problems.append(Problem(str(path), 0, 0, "", f"{path}: no folder in it has an {INSTRUCTION}"))
+    if len(folders) > MAX_TASKS:
+        problems.append(Problem(str(path), 0, 0, "", f"{path}: more than {MAX_TASKS:,} tasks; split it"))
+        folders = []
+    for folder in folders:
+        settings = _settings(folder, problems)
+        try:
+            _task(folder, settings, found)
+        except Refused as refused:
+            found.leave_out("task", str(folder), folder.name, str(refused))
+    if problems:
+        raise Unimportable(problems)
+    return found
+
+
+def _task_folders(path: Path) -> Iterator[Path]:
+    for child in path.iterdir():
+        if child.is_dir() and ((child / INSTRUCTION).exists() or (child / SETTINGS).exists()):
+            yield child
+
+
+def _settings(folder: Path, problems: list[Problem]) -> dict[str, Any]:
+    file = str(folder / SETTINGS)
+    if not (folder / SETTINGS).exists():
+        return {}
+    try:
+        return tomllib.loads(text_beside(folder, SETTINGS))
+    except Refused as refused:
+        problems.append(Problem(file, 1, 1, "", str(refused)))
+    except tomllib.TOMLDecodeError as wrong:
+        place = _TOML_PLACE.search(str(wrong))
+        line, column = (int(place[1]), int(place[2])) if place and place[1] else (1, 1)
+        problems.append(Problem(file, line, column, "", f"invalid TOML: {_TOML_PLACE.sub('', str(wrong))}"))
+    except RecursionError:
+        problems.append(Problem(file, 1, 1, "", "invalid TOML: nested too deeply"))
+    return {}
+
+
+def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
+    instruction = text_beside(folder, INSTRUCTION)
+    if not instruction.strip():
+        raise Refused(f"{INSTRUCTION} is blank")
+    files = _environment(folder, settings)
+    test_name, tests = _tests(folder)
+    id_ = found.new_id(slug(folder.name, 56) or "task")
+    home = re.sub(r"\W+", "_", id_)
+    fixtures = {f"{home}/{name}": data for name, data in tests.items()}
+    fixtures |= {f"{home}/files/{name}": data for name, data in files.items()}
+    reply = _reply(folder)
+    if reply is not None:
+        fixtures[f"{home}/reply{reply[0]}"] = reply[1]
+    judge: dict[str, Any] = {"type": "pytest", "test_file": f"fixtures/{home}/{test_name}"}
+    remarks: list[str] = []
+    if (seconds := _seconds(settings, "verifier", remarks)) is not None:
+        judge["timeout_seconds"] = seconds
+    fields: dict[str, Any] = {"id": id_, "prompt": instruction, "judge": judge}
+    if (seconds := _seconds(settings, "agent", remarks)) is not None:
+        fields["timeout_seconds"] = seconds
+    fields |= _labels(settings)
+    if files:
+        fields["files"] = [f"fixtures/{home}/files/{name}" for name in sorted(files)]
+    if reply is not None:
+        fields["replies"] = {"pass": f"fixtures/{home}/reply{reply[0]}"}
+    found.assertion_count += _count(tests[test_name])
+    found.fixtures.update(fixtures)
+    found.tasks.append(ImportedTask(str(folder), fields, tuple(remarks)))
+
+
+def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
+    """The files that the agent is to find; raises Refused when they need a container."""
+    environment = _table(settings, "environment")
+    for key in ("docker_image", "mcp_servers", "gpus"):
+        if environment.get(key):
+            raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
+    if settings.get("steps") or (folder / "steps").exists():
+        raise Refused("it has several steps; Uplift asks once")
+    home = folder / "environment"
+    files = _all_files(home) if home.is_dir() else {}
+    for name in files:
+        if name in _COMPOSE:
+            raise Refused(f"environment/{name} starts containers")
+    dockerfile = files.pop("Dockerfile", b"").decode(errors="replace")
+    for number, line in enumerate(dockerfile.splitlines(), start=1):
+        if not _HARMLESS.fullmatch(line):
+            raise Refused(f"environment/Dockerfile:{number} needs a container: {shown(line.strip())}")
+    # Without a COPY, an agent in a container would not see these files; with one, it was refused above.
+    return {} if dockerfile else files
+
+
+def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
+    """The one test file's name, and all files of `tests/`; raises Refused."""
+    home = folder / "tests"
+    files = _all_files(home) if home.is_dir() else {}
+    python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
+    if not python:
+        why = "its tests are a shell script, which needs a container" if files else "it has no tests"
+        raise Refused(f"{why}; Uplift runs tests in Python (tests/test_*.py)")
+    if len(python) > 1:
+        raise Refused(
+            f"it has {len(python)} test files, and a judge runs one ({', '.join(python)}); join them"
+        )
+    for name, data in files.items():
+        if name.endswith(".py"):
+            _check_test(name, data)
+    return python[0], {name: data for name, data in files.items() if not name.endswith(".sh")}
+
+
+def _check_test(name: str, data: bytes) -> None:
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
+        raise Refused(f"tests/{name} is no Python that can be read: {wrong}") from None
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and _CONTAINER_PATH.match(text):
+            where = f"tests/{name}:{getattr(node, 'lineno', 1)}"
+            raise Refused(
+                f"{where} looks at {shown(text)} in a container; use AI_OUTPUT_FILE or AI_WORKSPACE"
+            )
+
+
+def _count(data: bytes) -> int:
+    """How many test functions a file has."""
+    functions = (node for node in ast.walk(ast.parse(data)) if isinstance(node, ast.FunctionDef))
+    return sum(function.name.startswith("test") for function in functions)
+
+
+def _all_files(home: Path) -> dict[str, bytes]:
+    try:
+        names = bundles.files(home)
+    except bundles.BundleError as broken:
+        raise Refused(str(broken)) from None
+    return {name: file_beside(home, name) for name in names}
+
+
+def _reply(folder: Path) -> tuple[str, bytes] | None:
+    """The reference answer, if `solution/` holds one file that is a text and no script, with its ending."""
+    home = folder / "solution"
+    names = sorted(_all_files(home)) if home.is_dir() else []
+    if len(names) != 1 or names[0].endswith(_SCRIPTS):
+        return None
+    suffix = Path(names[0]).suffix
+    return (suffix if re.fullmatch(r"\.\w{1,10}", suffix) else ".txt"), file_beside(home, names[0])
+
+
+def _seconds(settings: dict[str, Any], table: str, remarks: list[str]) -> float | None:
+    value = _table(settings, table).get("timeout_sec")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    allowed = min(max(float(value), 1.0), 3600.0) if value == value else 3600.0
+    if allowed != value:
+        remarks.append(f"{table}.timeout_sec was {value:g}; Uplift allows 1 to 3600")
+    return int(allowed) if allowed == int(allowed) else allowed
+
+
+def _labels(settings: dict[str, Any]) -> dict[str, Any]:
+    metadata, task = _table(settings, "metadata"), _table(settings, "task")
+    labels: dict[str, Any] = {}
+    description = task.get("description", metadata.get("description"))
+    if isinstance(description, str) and description.strip():
+        labels["description"] = description
+    if isinstance(metadata.get("difficulty"), str) and metadata["difficulty"].strip():
+        labels["tier"] = metadata["difficulty"]
+    tags = metadata.get("tags", task.get("keywords"))
+    if isinstance(tags, list) and (kept := [tag for tag in tags if isinstance(tag, str) and tag.strip()]):
+        labels["tags"] = kept
+    return labels
+
+
+def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    value = settings.get(name)
+    return value if isinstance(value, dict) else {}
