@@ -1,4 +1,4 @@
-"""Turn a sealed run's records into its artifacts, in a process of its own: `python -m workers.aggregate_run RUN`."""
+"""Turn a sealed run into its artifacts, in a process of its own: `python -m workers.aggregate_run RUN GENERATION`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import platform
 import sys
 from importlib.metadata import version
 
+import redis
+
 from aggregate import artifact
 from aggregate.run_info import RunInfo, Status
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import State, Store
 
+TRY_AGAIN = 75
 _STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget", "hopeless": "hopeless"}
 
 
@@ -58,11 +61,19 @@ def _why(info: RunInfo, state: State) -> str:
     return words
 
 
-def main(run_id: str) -> None:
+def main(run_id: str, generation: int) -> int:
+    """Exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
     store = Store(connect(from_environment().broker))
-    info = ended(store, run_id, store.seal(run_id))
-    store.put_artifacts(run_id, artifact.build(info, store.records(run_id)))
+    try:
+        state = store.seal(run_id, generation)
+        if state is not None:
+            info = ended(store, run_id, state)
+            store.put_artifacts(run_id, generation, artifact.build(info, store.records(run_id)))
+    except redis.RedisError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return TRY_AGAIN
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2])))

@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Literal, cast
 
 import redis.asyncio
 
-from workers.store import Keys
+from workers.store import Keys, script
 
 Code = Literal["go", "final", "held", "halted", "decided", "quarantine", "poison", "full", "budget"]
 Stored = Literal["stored", "replaced", "duplicate", "late"]
 MOST_AT_ONCE = 200
+REFUSED_SECONDS = 300.0
 _ASKED = 0
-
-
-def script(name: str) -> str:
-    return resources.files("workers").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,11 @@ class Coalescer:
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._drain())
         return await future
+
+    async def settle(self) -> None:
+        """Wait until everything that was asked for has been sent and answered."""
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
 
     async def _drain(self) -> None:
         await asyncio.sleep(0)  # let everything that is ready in this turn of the loop join the first call
@@ -157,6 +158,10 @@ class RunClaims:
         finally:
             self.held.pop(finished.index, None)
 
+    async def settle(self) -> None:
+        """Wait for everything that is on its way to the server."""
+        await asyncio.gather(*(one.settle() for one in (*self._claims.values(), self._store)))
+
     async def _send_claims(self, kind: tuple[int, bool, float], indexes: list[int]) -> list[Claim]:
         round_number, quarantine, estimate = kind
         settings: list[int | str] = [
@@ -167,7 +172,8 @@ class RunClaims:
             repr(estimate),
             self._owner,
         ]
-        answers = await self._claim_script(keys=self._claim_keys, args=[*settings, *indexes])
+        arguments = [*settings, *indexes]
+        answers = await _insisting(lambda: self._claim_script(keys=self._claim_keys, args=arguments))
         return [_claim(answer) for answer in answers]
 
     async def _send_records(self, records: list[Finished]) -> list[Stored]:
@@ -183,8 +189,20 @@ class RunClaims:
                 record.arm,
                 record.payload,
             ]
-        answers = await self._store_script(keys=self._store_keys, args=arguments)
+        answers = await _insisting(lambda: self._store_script(keys=self._store_keys, args=arguments))
         return [cast("Stored", answer.decode()) for answer in answers]
+
+
+async def _insisting(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Try again while the server's disk is full, which it says in a way that its client has no name for."""
+    deadline = asyncio.get_running_loop().time() + REFUSED_SECONDS
+    while True:
+        try:
+            return await call()
+        except redis.ResponseError as problem:
+            if not str(problem).startswith("MISCONF") or asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(2)
 
 
 def _claim(answer: list[Any]) -> Claim:
@@ -206,3 +224,13 @@ def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float
     return int(
         cast("int", refresh(keys=[keys.state, keys.claims, keys.owners], args=[int(seconds * 1000), *pairs]))
     )
+
+
+def drop_all(client: redis.Redis, run_id: str, owner: str) -> int:
+    """Give up everything that `owner` holds of a run, so that somebody else can start it at once."""
+    held = {}
+    for index, value in cast("dict[bytes, bytes]", client.hgetall(Keys(run_id).owners)).items():
+        token, _, name = value.decode().split(" ", 2)
+        if name == owner:
+            held[int(index)] = int(token)
+    return lease(client, run_id, held, 0)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import redis
 from celery import Celery
 
 from workers.grid import Grid
@@ -19,6 +20,12 @@ from workers.waves import next_end, waves
 
 MOST_ROUNDS = 12
 AGGREGATE_SECONDS = 3600
+# What aggregate_run leaves with when only the server was to blame; importing it would import pandas.
+TRY_AGAIN = 75
+
+
+class ServerAway(redis.ConnectionError):
+    """The server went away while a run was aggregated."""
 
 
 def grid_of(manifest: Manifest) -> Grid:
@@ -42,8 +49,9 @@ def finish(app: Celery, settings: Settings, run_id: str, generation: int, number
             return "done already"
         if not state.halt and _another_round(app, settings, store, run_id, generation, number):
             return "another round"
-        store.seal(run_id)
-        aggregate(settings, store, run_id)
+        if store.seal(run_id, generation) is None:
+            return "not now"
+        aggregate(settings, store, run_id, generation)
         return "finished"
     finally:
         client.close()
@@ -98,18 +106,23 @@ def may_stop(settings: Settings, store: Store, run_id: str) -> bool:
     return bool(look.get("stop"))
 
 
-def aggregate(settings: Settings, store: Store, run_id: str) -> None:
-    """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches."""
-    child = _child(settings, "workers.aggregate_run", run_id)
+def aggregate(settings: Settings, store: Store, run_id: str, generation: int) -> None:
+    """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches.
+
+    Raises ServerAway when only the server was to blame: whoever asked tries again.
+    """
+    child = _child(settings, "workers.aggregate_run", run_id, str(generation))
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["no message"]
+        if child.returncode == TRY_AGAIN:
+            raise ServerAway(lines[-1])
         store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")
 
 
-def _child(settings: Settings, module: str, run_id: str) -> subprocess.CompletedProcess[str]:
+def _child(settings: Settings, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module of ours on a run in a child process: pandas must not hold up this one's attempts."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", module, run_id],
+        [sys.executable, "-P", "-m", module, *arguments],
         env={**os.environ, "UPLIFT_BROKER": settings.broker},
         capture_output=True,
         text=True,
