@@ -39,7 +39,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_transport_options": {
             "visibility_timeout": settings.visibility_seconds,
-            "unacked_restore_interval": 5,
+            "unacked_restore_interval": min(5, settings.visibility_seconds / 4),
             "unacked_restore_throttle": 1,
             "max_connections": connections,
             "socket_keepalive": True,
@@ -73,6 +73,7 @@ def worker_app() -> Celery:
     app = build(from_environment())
     app.steps["worker"].add(steps.Finisher)
     app.steps["worker"].add(beats.Beats)
+    app.steps["worker"].add(steps.Watchdog)
     app.steps["consumer"].add(steps.Credit)
     app.steps["consumer"].add(steps.Lease)
     app.set_current()

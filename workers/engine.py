@@ -10,16 +10,19 @@ import random
 import socket
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import redis
 import redis.asyncio
 
 from aggregate.records import AttemptRecord
 from workers import attempt as attempts
 from workers.attempt import Answer, Attempt
 from workers.bundles import BundleError
-from workers.claims import Claim, Finished, Wanted, lease
+from workers.claims import Claim, Finished, Wanted, drop_all
+from workers.lease import Keeper
 from workers.runs import Run, RunGone, Runs
 from workers.server import connect
 from workers.settings import Settings
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 from workers.tally import Tally
 
 LONGEST_WAIT = 2.0
+INSIST_SECONDS = 300
 BUDGET_SECONDS = (0.1, 0.3)
 
 
@@ -82,7 +86,7 @@ class Load:
 class Engine:
     """One per process: the loop, its Redis connection, the slots and the runs that are known here."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, public: bool = True) -> None:
         self.settings = settings
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.load = Load()
@@ -93,13 +97,24 @@ class Engine:
         self._turns = Turns(self._client, settings, self.tally)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
-        self._draining = False
+        self.draining = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
         self._thread.start()
+        self.keeper = Keeper(self, self._loop, public=public)
+        self.keeper.start()
 
     @property
     def in_flight(self) -> int:
         return self._turns.used
+
+    def held(self) -> dict[str, dict[int, int]]:
+        """The claims of this process, by run, as index and token."""
+        return {run.manifest.run_id: dict(run.claims.held) for run in self.runs.known()}
+
+    def about(self) -> dict[str, Any]:
+        """What this worker says of itself to whoever counts workers."""
+        slots = self.settings.in_flight
+        return {"name": self.name, "in_flight": self.in_flight, "slots": slots, "done": self.done}
 
     def run_batch(self, batch: Batch) -> int:
         """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
@@ -107,14 +122,17 @@ class Engine:
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued."""
-        self._draining = True
+        self.draining = True
         self._wait(self._cancel_all())
-        client = connect(self.settings.broker)
-        for run in self.runs.known():
-            lease(client, run.manifest.run_id, dict(run.claims.held), 0)
+        # Whoever stopped us waits ten seconds at most; claims that cannot be dropped now run out by themselves.
+        client = connect(self.settings.broker, timeout_seconds=2, retries=0)
+        with suppress(redis.RedisError):
+            for run in self.runs.known():
+                drop_all(client, run.manifest.run_id, self.name)
         client.close()
 
     def close(self) -> None:
+        self.keeper.stop()
         if self._thread.is_alive():
             self._wait(self._close())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -132,9 +150,12 @@ class Engine:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A claim that was on its way when its attempt was cancelled still reaches the server.
+        if runs := self.runs.known():
+            await asyncio.wait([asyncio.ensure_future(run.claims.settle()) for run in runs], timeout=1)
 
     async def _tracked(self, batch: Batch) -> int:
-        if self._draining:
+        if self.draining:
             raise Drained
         task = asyncio.create_task(self._batch(batch))
         self._tasks.add(task)
@@ -156,9 +177,18 @@ class Engine:
         share = self._share(run, batch)
         self.load.add(share)
         try:
-            return sum(await asyncio.gather(*(self._attempt(run, batch, index) for index in batch.indexes)))
+            return await self._all(run, batch)
         finally:
             self.load.remove(share)
+
+    async def _all(self, run: Run, batch: Batch) -> int:
+        """Run all attempts of a batch to their end, even when one of them cannot reach the store any more."""
+        attempts_of = (self._attempt(run, batch, index) for index in batch.indexes)
+        ended = await asyncio.gather(*attempts_of, return_exceptions=True)
+        for problem in ended:
+            if isinstance(problem, BaseException):
+                raise problem
+        return sum(cast("list[int]", ended))
 
     def _share(self, run: Run, batch: Batch) -> float:
         agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
@@ -251,6 +281,10 @@ def _cost(record: AttemptRecord) -> float | None:
 
 
 def _async_client(settings: Settings) -> redis.asyncio.Redis:
+    """A client that insists: a paid answer must not get lost because the server restarts or is full for a while.
+
+    After INSIST_SECONDS it gives up, and the batch is handed back.
+    """
     from redis.asyncio.retry import Retry
     from redis.backoff import ExponentialBackoff
 
@@ -258,6 +292,7 @@ def _async_client(settings: Settings) -> redis.asyncio.Redis:
         settings.broker,
         socket_timeout=30,
         socket_connect_timeout=5,
-        retry=Retry(ExponentialBackoff(cap=2, base=0.05), 8),
+        retry=Retry(ExponentialBackoff(cap=2, base=0.05), int(INSIST_SECONDS / 2)),
+        retry_on_error=[redis.BusyLoadingError, redis.OutOfMemoryError, redis.ReadOnlyError],
         health_check_interval=30,
     )

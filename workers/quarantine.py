@@ -6,35 +6,67 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
-from workers.engine import Batch, Engine
+from workers.engine import Batch, Drained, Engine
 from workers.settings import Settings, from_environment
+
+HANDED_BACK = 77
+LOOK_SECONDS = 0.2
+
+
+class Died(Exception):
+    """The process that ran nothing but this attempt died with it."""
 
 
 def run_alone(batch: Batch, settings: Settings) -> int:
-    """Run the batch in a child; when the child dies, say so in its record. Returns the records stored."""
-    environment = {**os.environ, "UPLIFT_BROKER": settings.broker}
-    message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
-    child = subprocess.run(
-        [sys.executable, "-P", "-m", "workers.quarantine", message],
-        env=environment,
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if child.returncode == 0:
-        return int(child.stdout)
-    # The child's claim is still live; waiting for it to run out and claiming again counts this death too.
+    """Run the batch in a child and wait; returns the records stored.
+
+    Raises Died when the child does: the batch is delivered again, and once the dead child's claim has run out,
+    the next child finds one death too many and says so in the record. Raises Drained when this worker must stop.
+    """
     from workers.tasks import engine
 
-    return int(engine(settings).run_batch(batch))
+    message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "workers.quarantine", message],
+        env={**os.environ, "UPLIFT_BROKER": settings.broker},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdin is not None
+        while child.poll() is None:
+            if engine(settings).draining:
+                child.stdin.close()
+            try:
+                child.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+        out = child.stdout.read() if child.stdout is not None else b""
+    if child.returncode == HANDED_BACK:
+        raise Drained
+    if child.returncode:
+        raise Died(f"attempt {batch.indexes} of run {batch.run_id} ended its process ({child.returncode})")
+    return int(out)
 
 
 def main(message: str) -> None:
     run_id, number, indexes = json.loads(message)
-    engine = Engine(from_environment())
-    stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
+    engine = Engine(from_environment(), public=False)
+    threading.Thread(target=_leave_with_parent, args=(engine,), daemon=True).start()
+    try:
+        stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
+    except Drained:
+        raise SystemExit(HANDED_BACK) from None
     engine.close()
     sys.stdout.write(str(stored))
+
+
+def _leave_with_parent(engine: Engine) -> None:
+    """Our standard input ends when the worker is told to stop, or is dead: then the attempt is handed back."""
+    sys.stdin.buffer.read()
+    engine.drain()
+    os._exit(HANDED_BACK)
 
 
 if __name__ == "__main__":

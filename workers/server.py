@@ -19,13 +19,13 @@ class UnusableServer(Exception):
     """The server cannot hold a run safely, for the reason given."""
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, *, timeout_seconds: float = 30, retries: int = 6) -> redis.Redis:
     """A client that tries again on a broken connection; every write of ours may be sent twice."""
     return redis.Redis.from_url(
         url,
-        socket_timeout=30,
+        socket_timeout=timeout_seconds,
         socket_connect_timeout=5,
-        retry=Retry(ExponentialBackoff(cap=2, base=0.05), 6),
+        retry=Retry(ExponentialBackoff(cap=2, base=0.05), retries),
         health_check_interval=30,
     )
 
@@ -49,6 +49,19 @@ def _setting(client: redis.Redis, name: str, unknown: str) -> str:
         return unknown
     found = next(iter(answer.values()), unknown)
     return found.decode() if isinstance(found, bytes) else found
+
+
+def refuses_writes(client: redis.Redis) -> str | None:
+    """Why the server takes no writes at the moment, or None when it does."""
+    try:
+        client.set("uplift:probe", b"", ex=60)
+    except redis.OutOfMemoryError:
+        return "the server is out of memory (maxmemory is reached); delete runs or give it more"
+    except redis.ReadOnlyError:
+        return "the server is a read-only replica; give the primary's address"
+    except redis.ResponseError as problem:
+        return f"the server refuses to write ({problem})"
+    return None
 
 
 def workers(client: redis.Redis) -> list[dict[str, Any]]:

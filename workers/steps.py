@@ -1,4 +1,4 @@
-"""What a worker process adds to Celery's own: prefetch that does not hoard, leases, and a thread for finishing runs."""
+"""What a worker process adds to Celery's own: prefetch that does not hoard, leases, a watchdog, and finishing runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import time
 from typing import Any
 
 from celery import bootsteps
+from celery.worker import state
 from kombu.mixins import ConsumerMixin
 
 from workers.app import queue
-from workers.claims import lease
-from workers.server import connect, sign_of_life
+from workers.lease import beat_seconds, silent_beats, start_again
+from workers.publish import waiting_keys
+from workers.server import connect
 from workers.settings import FINISH, from_environment
 from workers.store import Store
 from workers.tasks import engine
@@ -44,51 +46,93 @@ class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hi
 
 
 class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """A thread that says "still at it": to the server's list of unacknowledged messages, and to the claims.
-
-    It is a thread so that a busy loop cannot let leases run out. A killed process stops saying so at once.
-    """
+    """A thread that keeps this process's messages from being delivered to somebody else while it is at them."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
         self._settings = from_environment()
-        self._engine = engine(self._settings)
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def start(self, consumer: Any) -> None:
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._beat, args=(consumer,), name="uplift-lease", daemon=True)
-        self._thread.start()
+        self._stopped = threading.Event()
+        arguments = (consumer, self._stopped)
+        threading.Thread(target=self._beat, args=arguments, name="uplift-messages", daemon=True).start()
 
     def stop(self, consumer: Any) -> None:
         self._stopped.set()
 
-    def _beat(self, consumer: Any) -> None:
-        every = min(self._settings.visibility_seconds, self._settings.lease_seconds) / 4
-        store = Store(connect(self._settings.broker))
-        while not self._stopped.is_set():
+    def _beat(self, consumer: Any, stopped: threading.Event) -> None:
+        every = beat_seconds(self._settings)
+        store = Store(connect(self._settings.broker, timeout_seconds=max(1.0, every), retries=1))
+        while not stopped.is_set():
             try:
                 refresh_messages(consumer.task_consumer.channel, store)
-                for run in self._engine.runs.known():
-                    held = dict(run.claims.held)
-                    lease(store.client, run.manifest.run_id, held, self._settings.lease_seconds)
-                sign_of_life(store.client, self._engine.name, self._about())
-            # A missed beat is mended by the next one; a dead lease thread would be mended by nobody.
+            # A missed beat is mended by the next one; a dead thread would be mended by nobody.
             except Exception as problem:
-                log.warning("lease not refreshed: %s", problem)
-            self._stopped.wait(every)
+                log.warning("messages not refreshed: %s", problem)
+            stopped.wait(every)
         store.client.close()
 
-    def _about(self) -> dict[str, Any]:
-        return {
-            "name": self._engine.name,
-            "in_flight": self._engine.in_flight,
-            "slots": self._settings.in_flight,
-            "done": self._engine.done,
-        }
+
+class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """A thread that starts this process anew when it is idle although messages wait for it.
+
+    A consumer can lose its broker without noticing; whoever looks only at the process would never know.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._stopped = threading.Event()
+
+    def start(self, worker: Any) -> None:
+        threading.Thread(target=self._watch, args=(worker,), name="uplift-watchdog", daemon=True).start()
+
+    def stop(self, worker: Any) -> None:
+        self._stopped.set()
+
+    terminate = stop
+
+    def _watch(self, worker: Any) -> None:
+        settings = from_environment()
+        every = beat_seconds(settings)
+        client = connect(settings.broker, timeout_seconds=max(1.0, every), retries=1)
+        queues = [*worker.app.amqp.queues.consume_from, FINISH]
+        idle = Idleness(silent_beats(every))
+        while not self._stopped.wait(every):
+            try:
+                waiting = any(client.llen(name) for lane in queues for name in waiting_keys(lane))
+            except (
+                Exception
+            ):  # a server that is away is no reason to leave, and its return starts the count anew
+                waiting = False
+            busy = bool(state.reserved_requests) or Finisher.busy.is_set()
+            if idle.is_stuck(
+                waiting=waiting, busy=busy, taken=Finisher.taken + sum(state.total_count.values())
+            ):
+                start_again("messages wait and this worker takes none; starting it anew", worked=idle.worked)
+
+
+class Idleness:
+    """Counts looks at which messages waited and nothing was taken."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._looks = 0
+
+    @property
+    def worked(self) -> bool:
+        return self._taken > 0
+
+    def is_stuck(self, *, waiting: bool, busy: bool, taken: int) -> bool:
+        """Whether this look was one too many."""
+        self._looks = self._looks + 1 if waiting and not busy and taken == self._taken else 0
+        self._taken = taken
+        return self._looks > self._most
 
 
 def refresh_messages(channel: Any, store: Store) -> None:
@@ -108,6 +152,8 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
     """Finishes runs in a thread with a consumer of its own, so that long attempts never hold up a finished run."""
 
     requires = ("celery.worker.components:Pool",)
+    busy = threading.Event()
+    taken = 0
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
@@ -115,7 +161,7 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
     def start(self, worker: Any) -> None:
         self._consumer = _FinishConsumer(worker.app)
-        threading.Thread(target=self._consumer.run, name="uplift-finish", daemon=True).start()
+        threading.Thread(target=self._consumer.insist, name="uplift-finish", daemon=True).start()
 
     def stop(self, worker: Any) -> None:
         if self._consumer is not None:
@@ -130,6 +176,15 @@ class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hint
         self.connection = app.connection_for_read()
         self._store = Store(connect(from_environment().broker))
 
+    def insist(self) -> None:
+        """Consume until told to stop, whatever happens: kombu survives lost connections, but no refused command."""
+        while not self.should_stop:
+            try:
+                self.run()
+            except Exception as problem:
+                log.warning("finishing runs was interrupted: %s", problem)
+                time.sleep(1)
+
     def get_consumers(self, consumer: Any, channel: Any) -> list[Any]:
         channel.basic_qos(0, 1, False)
         return [consumer(queues=[queue(FINISH)], on_message=self._on_message, accept=["json"])]
@@ -139,6 +194,8 @@ class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hint
         over = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(message.channel, over), daemon=True)
         keeper.start()
+        Finisher.busy.set()
+        Finisher.taken += 1
         try:
             self.app.tasks["uplift.finish_run"].run(*args)
             message.ack()
@@ -147,11 +204,12 @@ class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hint
             over.wait(1)
             message.requeue()
         finally:
+            Finisher.busy.clear()
             over.set()
             keeper.join()
 
     def _keep(self, channel: Any, over: threading.Event) -> None:
-        while not over.wait(from_environment().visibility_seconds / 4):
+        while not over.wait(beat_seconds(from_environment())):
             try:
                 refresh_messages(channel, self._store)
             except Exception as problem:  # the next beat mends it
