@@ -65,8 +65,12 @@ def go_on(server: Server, run_id: str, *, insist_seconds: float = INSIST_SECONDS
         try:
             return _go_on(server, run_id)
         except (redis.ConnectionError, redis.TimeoutError, OperationalError) as problem:
-            if time.monotonic() > deadline or isinstance(problem, redis.AuthenticationError):
-                raise redis.ConnectionError(f"{problem}; go on later with: uplift resume {run_id}") from problem
+            if isinstance(problem, redis.AuthenticationError):
+                raise
+            if time.monotonic() > deadline:
+                raise redis.ConnectionError(
+                    f"{problem}; go on later with: uplift resume {run_id}"
+                ) from problem
             time.sleep(0.5)
 
 

@@ -139,15 +139,15 @@ class Watch:
         if progress.in_flight:
             return
         # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
-        over = bool(state.halt) or (progress.recorded == self._grid.attempts and not self._queued(manifest))
-        if quiet > self._finish_seconds and over:
+        over = bool(state.halt) or progress.recorded == self._grid.attempts
+        if over and quiet > self._finish_seconds and (state.halt or not self._queued(manifest)):
             self._moved = self.clock()
             finish(self.server.app, self.server.settings, self.run_id, state.generation, 1)
         elif quiet > self._lost_seconds:
             self._moved = self.clock()
             if not self._queued(manifest):
                 self.say("some batches got lost; publishing them again")
-                go_on(self.server, self.run_id)
+                go_on(self.server, self.run_id, insist_seconds=0)
 
     def _queued(self, manifest: Manifest) -> bool:
         """Whether the server still holds a message of this run, waiting or taken."""
