@@ -39,14 +39,20 @@ def uplift(*words: str | Path, cwd: Path, env: dict[str, str] | None = None, tim
     return Ended(process.returncode, out, err)
 
 
-def start_uplift(*words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start_uplift(
+    *words: str | Path,
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "producer.cli", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "COLUMNS": "120", **(env or {})},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )

@@ -1,0 +1,1 @@
+"""Hurt real servers, workers and producers on a seeded schedule, then check what DESIGN promises."""

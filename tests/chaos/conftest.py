@@ -1,0 +1,39 @@
+"""Options of the chaos tests, the undisturbed runs that they compare with, and the table of violations."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from .checker import INVARIANTS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run 200 schedules, and 20 at production settings")
+    parser.addoption("--seed", type=int, action="append", help="run only the schedule of this seed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if report.when == "call" and dict(report.user_properties).get("schedule")
+    ]
+    if not reports:
+        return
+    violated: Counter[int] = Counter()
+    seeds: dict[int, set[str]] = {}
+    for report in reports:
+        facts = dict(report.user_properties)
+        for number in facts.get("violated", []):
+            violated[number] += 1
+            seeds.setdefault(number, set()).add(facts["schedule"])
+    terminalreporter.write_line(f"chaos: {len(reports)} schedules")
+    for number, name in INVARIANTS.items():
+        repeat = f"   repeat: pytest tests/chaos {' '.join(sorted(seeds[number]))}" if number in seeds else ""
+        terminalreporter.write_line(f"  ({number}) {violated[number]:3} violations  {name}{repeat}")
+    failed = [dict(report.user_properties) for report in reports if report.failed]
+    unended = [facts["schedule"] for facts in failed if not facts.get("violated")]
+    terminalreporter.write_line(f"      {len(unended):3} runs that did not end  {' '.join(unended)}")

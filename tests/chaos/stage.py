@@ -1,0 +1,200 @@
+"""A private server, real worker processes and a real producer, all of which can be hurt and mended again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+from conftest import start_server
+from running import a_suite, standalone, start_uplift
+
+from workers.store import Keys, Store
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long leases last and attempts take; `ends_within` is when a mended run must be over."""
+
+    lease: float
+    latency: float
+    ends_within: float
+    tasks: int = 15
+    pass_k: int = 2
+    in_flight: int = 3
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "UPLIFT_LEASE_SECONDS": str(self.lease),
+            "UPLIFT_VISIBILITY_SECONDS": str(self.lease),
+            "UPLIFT_DRAIN_SECONDS": str(min(8.0, self.lease / 2)),
+            "UPLIFT_IN_FLIGHT": str(self.in_flight),
+        }
+
+
+SHORT = Pace(lease=2.0, latency=0.2, ends_within=90)
+PRODUCTION = Pace(lease=30.0, latency=1.0, ends_within=300)
+
+
+class DidNotEnd(AssertionError):
+    """Something that must come to an end did not."""
+
+
+@dataclass
+class Stage:
+    """Everything that takes part in one disturbed run. All its files are in `folder`, temporary ones included."""
+
+    folder: Path
+    pace: Pace
+    model: str
+    server_options: tuple[str, ...] = ()
+    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+    producer: subprocess.Popen[str] | None = None
+    run_id: str = ""
+    log: list[str] = field(default_factory=list)
+    hurt: set[str] = field(default_factory=set)
+    deaths: int = 0
+
+    def __post_init__(self) -> None:
+        (self.folder / "tmp").mkdir()
+        (self.folder / "data").mkdir()
+        self.suite = a_suite(self.folder, self.pace.tasks)
+        self.start_server()
+        self.client = redis.Redis.from_url(self.url, socket_timeout=60)
+        self.store = Store(self.client)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.pace.environment(), "TMPDIR": str(self.folder / "tmp")}
+
+    @property
+    def attempts(self) -> int:
+        return self.pace.tasks * self.pace.pass_k * 2
+
+    def note(self, text: str) -> None:
+        self.log.append(f"{time.monotonic() % 1000:7.2f} {text}")
+
+    def start_server(self) -> None:
+        self.server, self.url = start_server(self.folder / "data", *self.server_options)
+
+    def start_worker(self) -> subprocess.Popen[str]:
+        words = ["worker", "--broker", self.url, "--log-level", "warning"]
+        self.workers.append(self._start(words, f"worker-{len(self.workers)}.log"))
+        return self.workers[-1]
+
+    def evaluate(self, *more: str) -> None:
+        self.run_id = f"run-{os.getpid()}-{time.monotonic_ns()}"
+        words = ["--broker", self.url, "--model", self.model, "--pass-k", str(self.pace.pass_k), "--quiet"]
+        self.producer = self._start(
+            [*standalone(self.suite), *words, "--run-id", self.run_id, *more], "producer.log"
+        )
+
+    def resume(self) -> None:
+        self.producer = self.start_command("resume")
+
+    def start_command(self, command: str) -> subprocess.Popen[str]:
+        return self._start(
+            [command, self.run_id, "--broker", self.url, "--state-root", self.folder / "state", "--quiet"],
+            "producer.log",
+        )
+
+    def _start(self, words: list[Any], log: str) -> subprocess.Popen[str]:
+        with (self.folder / log).open("a") as output:
+            return start_uplift(*words, cwd=self.folder, env=self.environment, stdout=output, stderr=output)
+
+    def recorded(self) -> int:
+        """How many records the server holds; -1 while it does not answer."""
+        try:
+            return int(self.client.hlen(Keys(self.run_id).records))
+        except redis.RedisError:
+            return -1
+
+    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def living_workers(self) -> list[subprocess.Popen[str]]:
+        return [worker for worker in self.workers if worker.poll() is None]
+
+    def heal(self) -> None:
+        """Make sure that a server, a worker and a producer are there, as people would after an incident."""
+        for process in (self.server, *self.workers):
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        if self.server.poll() is not None:
+            self.start_server()
+        if not self.living_workers():
+            self.start_worker()
+
+    def await_end(self) -> int:
+        """Follow the run to its artifact, resuming it as often as a producer was killed; returns the exit code."""
+        deadline = time.monotonic() + self.pace.ends_within
+        while True:
+            assert self.producer is not None
+            try:
+                code = self.producer.wait(timeout=max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise DidNotEnd(f"no artifact after {self.pace.ends_within} s\n{self.story()}") from None
+            if code in (0, 1) or self.artifact_path().exists():
+                return code
+            if code == 3 or code < 0 or code in (2, 130):
+                if time.monotonic() > deadline or code == 2:
+                    raise DidNotEnd(f"the producer ended with {code}\n{self.story()}")
+                self.note(f"producer ended with {code}; resuming")
+                # A producer that died before the run existed has nothing to resume.
+                self.resume() if self.exists() else self.evaluate()
+
+    def exists(self) -> bool:
+        return bool(self.client.exists(Keys(self.run_id).state))
+
+    def artifact_path(self) -> Path:
+        return self.folder / "state" / "evaluations" / f"{self.run_id}.json"
+
+    def stop_workers(self) -> list[int]:
+        """Tell every worker to leave; their exit codes."""
+        for worker in self.living_workers():
+            worker.terminate()
+        codes = []
+        for worker in self.workers:
+            try:
+                codes.append(worker.wait(timeout=40))
+            except subprocess.TimeoutExpired:
+                raise DidNotEnd(f"a worker did not leave\n{self.story()}") from None
+        return codes
+
+    def close(self) -> None:
+        for process in (self.producer, *self.workers, self.server):
+            if process is not None and process.poll() is None:
+                process.kill()
+            if process is not None:
+                process.wait()
+        self.client.close()
+
+    def story(self) -> str:
+        """What happened, for whoever has to understand a violation."""
+        logs = [
+            f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
+            for path in sorted(self.folder.glob("*.log"))
+        ]
+        return "\n".join([*self.log, *logs])
+
+
+def a_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""Seeded schedules of faults against a simulated run: whatever happens, the six promises hold afterwards."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from .checker import INVARIANTS, check, check_left_behind
+from .faults import strike
+from .stage import PRODUCTION, SHORT, Pace, Stage, a_folder, remove
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+IN_MAKE_TEST = (0, 3, 7, 10, 12)
+PRODUCTION_SEEDS = range(1000, 1020)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = metafunc.config.getoption("--seed", default=None)
+    long = metafunc.config.getoption("--long", default=False)
+    seeds = chosen or ([*range(200), *PRODUCTION_SEEDS] if long else IN_MAKE_TEST)
+    metafunc.parametrize("seed", seeds)
+
+
+def model(seed: int, pace: Pace) -> str:
+    """Few different models, so that few undisturbed runs serve many schedules."""
+    settings = f"latency={pace.latency},spread=exp,cost=0.01,error=0.05"
+    return f"sim:baseline=0.5,candidate=0.7,{settings},seed={seed % 4}"
+
+
+@cache
+def undisturbed(spec: str, pace: Pace) -> dict[str, Any]:
+    """The artifact of the same run when nobody hurts it."""
+    stage = Stage(a_folder(), pace, spec)
+    try:
+        stage.start_worker()
+        stage.evaluate()
+        stage.await_end()
+        return json.loads(stage.artifact_path().read_text())
+    finally:
+        stage.close()
+        remove(stage.folder)
+
+
+def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> None:
+    pace = PRODUCTION if seed in PRODUCTION_SEEDS else SHORT
+    record_property("schedule", f"--seed {seed}")
+    spec = model(seed, pace)
+    reference = undisturbed(spec, pace)
+    stage = Stage(a_folder(), pace, spec)
+    try:
+        stage.start_worker()
+        stage.start_worker()
+        stage.evaluate()
+        strike(stage, seed)
+        stage.heal()
+        stage.await_end()
+        violations = check(stage, reference)
+        stage.stop_workers()
+        violations += check_left_behind(stage)
+        record_property("violated", sorted({number for number, _ in violations}))
+        words = "\n".join(f"({number}) {INVARIANTS[number]}: {text}" for number, text in violations)
+        assert not violations, f"seed {seed}\n{words}\n{stage.story()}"
+    finally:
+        stage.close()
+        remove(stage.folder)
