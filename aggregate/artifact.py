@@ -81,6 +81,8 @@ def _artifact(
         "baseline": info.baseline,
         "baseline_reuse_count": info.baseline_reuse_count,
         "stop_early": info.stop_early,
+        "rejudged_from": info.rejudged_from,
+        "baseline_run_id": info.baseline_run_id,
         "margin": info.margin,
         "gate": info.gate,
         "warnings": [*info.warnings, *(numbers.warnings if numbers else ()), *frames.warnings],

@@ -75,7 +75,9 @@ def over_budget(info: RunInfo) -> float | None:
 def spent(attempts: pd.DataFrame) -> float:
     """What models and judges billed for attempts that were not served from the cache; NaN when unknown."""
     fresh = attempts[~attempts["cached"]]
-    known = pd.concat([fresh["cost_usd"], fresh["judge_cost_usd"]]).dropna()
+    # What a recording or an earlier run paid for its completions is not spent again.
+    paid = fresh["cost_usd"].where(fresh["cost_source"] != "replay", 0.0)
+    known = pd.concat([paid, fresh["judge_cost_usd"]]).dropna()
     if len(known) == 0:
         # All from the cache is a known nothing; attempts of unknown cost are unknown.
         return 0.0 if len(fresh) == 0 and len(attempts) else math.nan

@@ -59,6 +59,8 @@ class RunInfo(_Info):
     `baseline_reuse_count` counts this run and each earlier one compared with the same cached baseline.
     `planned_attempts` covers all arms and models; plan minus records is what was skipped. `why` is the message
     that ended a run before its time. `assumed_usd` counts towards the budget for attempts of unknown cost.
+    `rejudged_from` is the run whose completions these are, `baseline_run_id` the one whose candidate, blessed,
+    is the baseline.
     """
 
     run_id: str
@@ -87,6 +89,8 @@ class RunInfo(_Info):
     wasted_usd: float | None = None
     wasted_attempts: int = 0
     planned_attempts: int | None = None
+    rejudged_from: str | None = None
+    baseline_run_id: str | None = None
     environment: dict[str, Any] = {}
     warnings: tuple[str, ...] = ()
 

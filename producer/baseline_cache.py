@@ -31,7 +31,7 @@ MAX_AGE_SECONDS = 7 * 24 * 60 * 60
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 FIXTURES = "fixtures"
 _COMPARISONS = "comparisons"
-_LABELS = {"description", "tier", "tags"}
+LABELS = {"description", "tier", "tags"}
 
 
 class UnusableCache(Exception):
@@ -55,14 +55,14 @@ def key(
     `skill` is its bundle's digest (None: the bare model), `fixtures` comes from `fixture_digests`,
     `agent_version` is that of an agent's program. The attempt's number makes k attempts k calls.
     """
-    return _digest(
+    return digest(
         {
             "format": FORMAT_VERSION,
             "skill": skill,
-            "task": task.model_dump(mode="json", exclude=_LABELS),
+            "task": task.model_dump(mode="json", exclude=LABELS),
             "fixtures": fixtures,
             "model": model,
-            "settings": _settings(settings, model, judge_model, *_panel(task)),
+            "settings": used_settings(settings, model, judge_model, *panel(task)),
             "judge_model": judge_model,
             "skill_mode": skill_mode,
             "agent_version": agent_version,
@@ -73,7 +73,7 @@ def key(
 
 def baseline_key(keys: Iterable[str]) -> str:
     """One digest for a whole baseline, from the keys of its attempts in any order."""
-    return _digest(sorted(keys))
+    return digest(sorted(keys))
 
 
 def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]:
@@ -89,7 +89,7 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]
     for task in tasks:
         imports = isinstance(task.judge, Pytest | Benchmark)
         parts = [files.digest_of(named[task.id]), files.digest_of(shared) if imports else None]
-        digests[task.id] = _digest(parts)
+        digests[task.id] = digest(parts)
     return digests
 
 
@@ -181,7 +181,7 @@ class _Files:
 
     def digest_of(self, names: frozenset[str]) -> str:
         if names not in self._sets:
-            self._sets[names] = _digest([[name, self._file(name)] for name in sorted(names)])
+            self._sets[names] = digest([[name, self._file(name)] for name in sorted(names)])
         return self._sets[names]
 
     def _file(self, name: str) -> str | None:
@@ -200,11 +200,11 @@ def _named(task: Task) -> Iterator[str]:
             yield posixpath.normpath(name)
 
 
-def _panel(task: Task) -> list[str]:
+def panel(task: Task) -> list[str]:
     return task.judge.judges if isinstance(task.judge, Rubric) else []
 
 
-def _settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
+def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
     """What of the settings changes these models' answers; prices, limits and retries do not."""
     used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
     for model in filter(None, models):
@@ -217,7 +217,7 @@ def _settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
     return used
 
 
-def _digest(value: object) -> str:
+def digest(value: object) -> str:
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -16,6 +16,7 @@ from producer.commands import (
     inspect,
     monitor,
     records,
+    rejudge,
     report,
     steer,
     validate,
@@ -46,6 +47,7 @@ app.command("cancel")(steer.cancel)
 app.command("resume")(steer.resume)
 app.command("aggregate")(records.aggregate)
 app.command("report")(report.report)
+app.command("rejudge")(rejudge.rejudge)
 app.command("compare")(records.compare)
 app.command("doctor")(doctor.doctor)
 

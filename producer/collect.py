@@ -15,13 +15,17 @@ from aggregate.records import AttemptRecord
 from producer import reports
 from producer.baseline_cache import BaselineCache
 from producer.places import Notes, Places
+from producer.workspaces import Workspaces
 from workers.store import KEEP_DAYS, Store
 
 
 def collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Places) -> list[dict[str, Any]]:
     """Write everything that a finished run leaves; returns the artifacts as written."""
     notes = places.notes(run_id)
-    write_records(places.records(run_id), store.records(run_id))
+    workspaces = Workspaces(places.workspaces(run_id))
+    write_records(places.records(run_id), workspaces.noting(store.records(run_id)))
+    if lost := workspaces.save(store):
+        made = [{**artifact, "warnings": [*artifact["warnings"], lost]} for artifact in made]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run_id)))
     if notes.baseline_cache_dir and notes.cache_keys:
         _fill_cache(store, notes)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregate.records import AttemptRecord
-from producer import session
+from producer import grounds, session
 from producer.collect import collect, write
 from producer.display import Display
 from producer.places import Notes, Places
@@ -59,6 +59,7 @@ def prepare(plan: Plan, where: Surroundings) -> Reuse:
             cache_keys=reuse.keys,
         )
     )
+    grounds.write(where.places, plan.run_id, grounds.of(plan))
     return reuse
 
 
@@ -68,7 +69,7 @@ def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None])
         say(warning)
     cached: dict[int, AttemptRecord] = reuse.cached
     if cached:
-        say(f"{len(cached)} baseline attempts come from the cache")
+        say(f"{len(cached)} {reuse.told}")
     submit(opened.server, plan, cached, baseline_reuse_count=reuse.comparisons)
 
 

@@ -52,6 +52,9 @@ class Places:
     def tasks(self, run_id: str) -> Path:
         return self.run(run_id) / "tasks.jsonl.gz"
 
+    def workspaces(self, run_id: str) -> Path:
+        return self.run(run_id) / "workspaces"
+
     def embedded(self, run_id: str) -> Path:
         return self.root / "embedded" / check_run_id(run_id)
 

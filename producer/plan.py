@@ -40,6 +40,7 @@ class Plan:
     """Everything that is known before a run starts.
 
     `skipped` candidates are below the threshold and not run; `whole_suite` has the tasks that flags left out, too.
+    `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
     """
 
     run_id: str
@@ -52,6 +53,8 @@ class Plan:
     replays: Mapping[str, Bundle] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     whole_suite: tuple[Task, ...] = ()
+    rejudged_from: str | None = None
+    baseline_kind: Baseline | None = None
 
     @property
     def grid(self) -> Grid:
@@ -83,6 +86,7 @@ class Plan:
             settings=self.options.settings,
             budget_usd=self.options.budget_usd,
             stop_early=self.options.stop_early,
+            rejudged_from=self.rejudged_from,
             lane=lane,
             priority=self.options.priority,
         )
@@ -123,10 +127,13 @@ class Plan:
             effect=options.effect,
             budget_usd=options.budget_usd,
             planned_attempts=self.grid.attempts,
+            rejudged_from=self.rejudged_from,
             warnings=self.warnings,
         )
 
     def _baseline_kind(self) -> Baseline:
+        if self.baseline_kind is not None:
+            return self.baseline_kind
         if self.baseline is None:
             return "none" if self.arms else "skill"
         return "skill" if self.baseline.skill else "bare"
@@ -152,7 +159,7 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
         suite=suite,
         arms=tuple(arms),
         skipped=tuple(skipped),
-        fixtures=_fixtures(suite.folder),
+        fixtures=fixtures_of(suite.folder),
         replays=_replays(options),
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
@@ -206,7 +213,8 @@ def _message(arm: PlannedArm) -> Arm:
     return Arm(name=arm.name, bundle=arm.bundle.digest, folder=skills.folder_name(arm.skill))
 
 
-def _fixtures(folder: Path) -> Bundle | None:
+def fixtures_of(folder: Path) -> Bundle | None:
+    """A suite's fixtures as workers get them; None where it has none."""
     fixtures = folder / "fixtures"
     return bundles.pack(fixtures, under="fixtures") if fixtures.is_dir() else None
 

@@ -16,12 +16,14 @@ class Reuse:
     """Records to take over, by attempt index, and the cache keys of all baseline attempts.
 
     `comparisons` counts this candidate and the earlier ones that were compared with the same cached baseline.
+    `told` says what the records are, after their number.
     """
 
     folder: Path | None = None
     cached: dict[int, AttemptRecord] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     comparisons: int = 1
+    told: str = "baseline attempts come from the cache"
 
 
 def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:

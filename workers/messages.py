@@ -107,6 +107,7 @@ class Manifest(_Message):
     """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
 
     `fixtures` is a bundle's digest; `replays` has one for each `replay:` model, whose recording is in it.
+    With `rejudged_from`, an earlier run's id, no model is asked: its answers are in the store.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -124,5 +125,6 @@ class Manifest(_Message):
     settings: ModelSettings = ModelSettings()
     budget_usd: float | None = None
     stop_early: Literal["verdict", "decision"] | None = None
+    rejudged_from: str | None = None
     lane: str
     priority: Literal["high", "normal", "low"] = "normal"

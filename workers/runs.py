@@ -81,10 +81,12 @@ class Run:
     def prepare(self, spec: str) -> None:
         """Make a model's client now, because importing an SDK takes seconds; what is wrong shows when it is asked."""
         with suppress(ModelError, UnknownModel):
-            self.model(spec)
+            if self.manifest.rejudged_from is None:
+                self.model(spec)
 
     def is_agent(self, spec: str) -> bool:
-        return is_agent(spec, self.settings)
+        """Whether attempts of this model run a program here; stored answers need none."""
+        return self.manifest.rejudged_from is None and is_agent(spec, self.settings)
 
     def skill_mode(self, spec: str) -> SkillMode:
         """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""

@@ -79,7 +79,8 @@ class Turns:
         Raises Halted when the run is halted while we wait: a limit can mean waiting for hours.
         """
         spec, settings = attempt.model, run.settings
-        limits = limits_for(spec, settings)
+        # A stored answer is not asked for again, so the model's limit does not hold it up.
+        limits = limits_for(spec, settings) if run.manifest.rejudged_from is None else Limits()
         tokens = estimated_tokens(attempt.task.prompt, settings) if limits.tpm else 0
         await self._check(run)
         permit = await _unless_halted(run, self._limits.acquire(spec, limits, tokens), limits)
