@@ -1,4 +1,4 @@
-"""One attempt: ask the model, judge what it said, make a record. Knows no Celery, and never raises.
+"""One attempt: ask the model and judge what it said. Knows no Celery, and never raises.
 
 A failure in here is data: raising would cancel the chord's callback and lose every other record of the run.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import judges
-from aggregate.records import AttemptRecord, Outcome
 from judges.judgment import Completion, Judgment, Workspace
 from judges.spec import Rubric
 from workers.claims import Claim
@@ -216,83 +215,3 @@ async def _graded(run: Run, spec: str, question: Request, leave: Leave) -> Compl
 
         completion, _ = await with_retries(call, retries=retries)
     return completion
-
-
-def record(
-    attempt: Attempt,
-    run: Run,
-    claim: Claim,
-    answer: Answer,
-    judged: tuple[Judgment, float] | None,
-    worker: str,
-    workspace: str | None = None,
-) -> AttemptRecord:
-    """Everything that is known of this attempt, as it will be stored."""
-    judgment, judge_seconds = judged if judged is not None else (None, 0.0)
-    return AttemptRecord(
-        run_id=run.manifest.run_id,
-        task=attempt.task.id,
-        tier=attempt.task.tier,
-        tags=attempt.task.tags,
-        arm=attempt.arm,
-        model=attempt.model,
-        attempt=attempt.number,
-        outcome=_outcome(answer, judgment),
-        score=_score(answer, judgment),
-        details=judgment.details if judgment else None,
-        error=answer.error or (judgment.error if judgment else None),
-        judgments=_judgments(judgment),
-        benchmarks=judgment.benchmarks if judgment else (),
-        tests=judgment.tests if judgment else None,
-        snapshot=judgment.snapshot if judgment else None,
-        completion=answer.completion,
-        model_ms=round(answer.seconds * 1000, 3),
-        judge_ms=round(judge_seconds * 1000, 3) if judgment else None,
-        started_at=answer.started_at,
-        worker=worker,
-        deliveries=claim.deliveries,
-        retries=answer.retries,
-        workspace=workspace,
-    )
-
-
-def poisoned(attempt: Attempt, run: Run, claim: Claim, worker: str) -> AttemptRecord:
-    """The record of an attempt that killed every process that tried it."""
-    return AttemptRecord(
-        run_id=run.manifest.run_id,
-        task=attempt.task.id,
-        tier=attempt.task.tier,
-        tags=attempt.task.tags,
-        arm=attempt.arm,
-        model=attempt.model,
-        attempt=attempt.number,
-        outcome="error",
-        error="poison: every process that ran this attempt died, at last one that ran nothing else",
-        worker=worker,
-        deliveries=claim.deliveries,
-    )
-
-
-def _outcome(answer: Answer, judgment: Judgment | None) -> Outcome:
-    if answer.outcome is not None:
-        return answer.outcome
-    if judgment is None or judgment.passed is None:
-        return "error"
-    return "passed" if judgment.passed else "failed"
-
-
-def _score(answer: Answer, judgment: Judgment | None) -> float | None:
-    # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
-    if answer.outcome == "timeout":
-        return 0.0
-    return judgment.score if judgment else None
-
-
-def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
-    if judgment is None:
-        return ()
-    if judgment.panel:
-        return judgment.panel
-    if judgment.benchmarks or judgment.tests or judgment.snapshot:  # the record has them itself
-        return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
-    return (judgment,)

@@ -19,6 +19,7 @@ import redis.asyncio
 
 from aggregate.records import AttemptRecord
 from workers import attempt as attempts
+from workers import recording
 from workers.attempt import Answer, Attempt
 from workers.bundles import BundleError
 from workers.claims import Claim, Finished, Wanted, drop_all
@@ -27,11 +28,12 @@ from workers.runs import Run, RunGone, Runs
 from workers.server import connect
 from workers.settings import Settings
 from workers.store import WORKING_DAYS, pack
+from workers.stored import Stored
+from workers.tally import Tally
 from workers.turns import Halted, Turns, estimate, note, note_cost
 from workers.workspace import Workspace
 
 log = logging.getLogger(__name__)
-from workers.tally import Tally
 
 LONGEST_WAIT = 2.0
 INSIST_SECONDS = 300
@@ -199,7 +201,11 @@ class Engine:
         cell = run.grid.cell(index)
         attempt = Attempt.at(run, cell, await run.task(cell.task))
         run.prepare(attempt.model)
-        workspace = Workspace(attempt.task, run.fixtures) if run.is_agent(attempt.model) else None
+        workspace: Workspace | Stored | None = None
+        if run.manifest.rejudged_from is not None:
+            workspace = Stored(run, index)
+        elif run.is_agent(attempt.model):
+            workspace = Workspace(attempt.task, run.fixtures)
         try:
             while True:
                 claim, answer = await self._asked(run, batch, index, attempt, workspace)
@@ -208,7 +214,7 @@ class Engine:
                 # Somebody else has it: its record will make this delivery idle, or its lease will run out.
                 await asyncio.sleep(min(claim.wait_seconds + 0.05, LONGEST_WAIT))
             if claim.code == "poison":
-                record = attempts.poisoned(attempt, run, claim, self.name)
+                record = recording.poisoned(attempt, run, claim, self.name)
             elif answer is not None:
                 record = await self._judged(run, attempt, claim, answer, workspace)
             else:
@@ -220,7 +226,7 @@ class Engine:
                 await asyncio.to_thread(workspace.close)
 
     async def _asked(
-        self, run: Run, batch: Batch, index: int, attempt: Attempt, workspace: Workspace | None
+        self, run: Run, batch: Batch, index: int, attempt: Attempt, workspace: Workspace | Stored | None
     ) -> tuple[Claim, Answer | None]:
         """Wait for a turn, claim, ask; without an answer where the claim was refused."""
         try:
@@ -231,7 +237,9 @@ class Engine:
                     await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
                 if claim.code in ("halted", "budget"):
                     run.halted.set()
-                if claim.code == "go":
+                if claim.code == "go" and isinstance(workspace, Stored):
+                    turn.answer = await workspace.answer(attempt)
+                elif claim.code == "go":
                     folder = workspace.folder if workspace else None
                     turn.answer = await attempts.ask(attempt, run, claim, turn.again, folder)
         except Halted:
@@ -241,17 +249,18 @@ class Engine:
         return claim, turn.answer
 
     async def _judged(
-        self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | None
+        self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | Stored | None
     ) -> AttemptRecord:
         left, kept = None, None
         if workspace is not None and answer.outcome is None:
             left, bundle = await asyncio.to_thread(workspace.left)
-            kept = bundle.digest
-            await run.client.set(f"uplift:bundle:{kept}", bundle.data, ex=WORKING_DAYS * 86_400)
+            if bundle is not None:
+                kept = bundle.digest
+                await run.client.set(f"uplift:bundle:{kept}", bundle.data, ex=WORKING_DAYS * 86_400)
         judged = None
         if answer.outcome is None:
             judged = await attempts.judge(attempt, run, answer, self._turns.judging, left)
-        return attempts.record(attempt, run, claim, answer, judged, self.name, kept)
+        return recording.record(attempt, run, claim, answer, judged, self.name, kept)
 
     async def _store(self, run: Run, batch: Batch, index: int, claim: Claim, record: AttemptRecord) -> int:
         finished = Finished(
@@ -273,9 +282,9 @@ def _cost(record: AttemptRecord) -> float | None:
     """All that an attempt cost, its judges included; None where nothing is known."""
     known = [judgment.cost_usd for judgment in record.judgments if judgment.cost_usd is not None]
     said = record.completion
-    if (
-        said is not None and said.cost_usd is not None and said.cost_source != "replay"
-    ):  # that was paid before
+    if said is not None and said.cost_source == "replay":
+        known.append(0.0)  # that was paid before
+    elif said is not None and said.cost_usd is not None:
         known.append(said.cost_usd)
     return sum(known) if known else None
 
