@@ -1,7 +1,7 @@
 """Measure what a pytest judgment costs in a fork of a warm sandbox, against a fresh `python -m pytest` in
 bubblewrap.
 
-    python bench/pytest_judge.py [JUDGMENTS]
+    python -m bench.pytest_judge [JUDGMENTS]
 
 Prints processor seconds per judgment for each, and their ratio; the bar is a quarter. The fresh run gets the
 same test file and the same options (no plugin of the environment, no cache), and nothing of ours around it:
@@ -21,10 +21,11 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench.rows import Row, show
 from judges import bubblewrap, cold, pytest_run, sandbox, warm
 from judges.judgment import Completion, Workspace
 from judges.spec import Pytest
@@ -61,32 +62,27 @@ def test_every_item_says_what_changed(notes):
 """
 
 
-def main() -> None:
-    judgments = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+def rows(judgments: int = 200) -> list[Row]:
+    """This file's part of the bench table; empty where bubblewrap does not work."""
     found = sandbox.probe()
     if not found.works:
-        sys.exit(f"bubblewrap does not work here: {found.why_not}")
+        print(f"pytest judgments are left out: bubblewrap does not work here: {found.why_not}")
+        return []
     with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder)
         (suite / "fixtures").mkdir()
         (suite / SPEC.test_file).write_text(TEST_FILE)
-        fresh = measure("fresh", judgments, lambda: run_fresh(suite, judgments, found.user))
-        forked = measure("warm", judgments, lambda: asyncio.run(run_warm(suite, judgments)))
-    ratio = forked / fresh
-    print(f"warm / fresh = {ratio:.2f}, the bar is {BAR}: {'held' if ratio <= BAR else 'NOT HELD'}")
+        fresh = measure(lambda: run_fresh(suite, judgments, found.user)) / judgments
+        forked = measure(lambda: asyncio.run(run_warm(suite, judgments))) / judgments
+    note = f"warm {1000 * forked:.1f} ms, fresh {1000 * fresh:.1f} ms; {judgments} judgments each"
+    return [Row("pytest judgment, warm against fresh", forked / fresh, "of the CPU", BAR, note=note)]
 
 
-def measure(name: str, judgments: int, work: object) -> float:
-    """Processor seconds per judgment, printed beside the wall time."""
-    assert callable(work)
-    before, began = processor_seconds(), time.monotonic()
+def measure(work: Callable[[], None]) -> float:
+    """Seconds of processor time."""
+    before = processor_seconds()
     work()
-    spent, passed = processor_seconds() - before, time.monotonic() - began
-    print(
-        f"{name:>5}: {1000 * spent / judgments:6.1f} ms of processor time per judgment "
-        f"({judgments} in {passed:.1f} s on {os.cpu_count()} cores)"
-    )
-    return spent / judgments
+    return processor_seconds() - before
 
 
 def processor_seconds() -> float:
@@ -127,4 +123,4 @@ async def run_warm(suite: Path, judgments: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    show(rows(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
