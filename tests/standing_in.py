@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 from stand_in.protocols import Reply
 from stand_in.server import Answer, Asked, StandIn
 
-__all__ = ["Answer", "Asked", "Reply", "StandIn", "standing_in"]
+__all__ = ["Answer", "Asked", "Provider", "Reply", "StandIn", "provider_process", "standing_in"]
+
+SERVER = Path(__file__).parent.parent / "examples" / "stand_in" / "server.py"
 
 
 @asynccontextmanager
@@ -25,3 +32,32 @@ async def standing_in(*replies: Reply) -> AsyncIterator[StandIn]:
         yield stand_in
     finally:
         await stand_in.stop()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A stand-in in a process of its own, as workers see a vendor."""
+
+    url: str
+
+    def script(self, *replies: dict[str, Any]) -> None:
+        self._ask("/_script", json.dumps(replies).encode())
+
+    def asked(self) -> list[dict[str, Any]]:
+        return [one for one in self._ask("/_requests") if "count_tokens" not in one["path"]]
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(self.url + path, body) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def provider_process() -> Iterator[Provider]:
+    """A provider for as long as the block runs."""
+    process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield Provider(process.stdout.readline().strip())
+    finally:
+        process.kill()
+        process.communicate()

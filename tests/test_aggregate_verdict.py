@@ -173,3 +173,17 @@ def test_several_candidates_share_the_five_percent():
 )
 def test_the_exit_code_follows_the_gate_and_errors_are_three_under_either(name, label, gate, code):
     assert exit_code(name, label, gate) == code
+
+
+def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
+    arms = {"candidate": ArmErrors(5, 5, ("HTTP 401",) * 5)}
+    found = verdict(None, None, status="hopeless", why="openai:m cannot answer: HTTP 401", arms=arms)
+    assert (found.verdict, found.reason) == (
+        "error",
+        "the run was given up: openai:m cannot answer: HTTP 401",
+    )
+
+
+def test_a_spent_budget_is_told_with_its_sums():
+    found = verdict(0.9, 0.5, status="over_budget", why="1.2 USD of 1 spent")
+    assert found.reason == "the budget ran out (1.2 USD of 1 spent); numbers cover the pairs it has"

@@ -5,50 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import Ended, uplift
+from standing_in import Provider, provider_process
 
 pytestmark = pytest.mark.slow
 
-SERVER = Path(__file__).parent.parent / "examples" / "stand_in" / "server.py"
 CLAUDE = shutil.which(os.environ.get("UPLIFT_CLAUDE") or "claude")
 KEY = "sk-canary-0123456789"
 SDKS = pytest.mark.parametrize("model", ["anthropic:claude-sonnet-4-5", "openai:gpt-4o"])
 SKILL = "---\nname: zebra\ndescription: Say zebra.\n---\nALWAYS-SAY-ZEBRA\n"
 
 
-@dataclass(frozen=True)
-class Provider:
-    """A stand-in in a process of its own."""
-
-    url: str
-
-    def script(self, *replies: dict[str, Any]) -> None:
-        self._ask("/_script", json.dumps(replies).encode())
-
-    def asked(self) -> list[dict[str, Any]]:
-        return [one for one in self._ask("/_requests") if "count_tokens" not in one["path"]]
-
-    def _ask(self, path: str, body: bytes | None = None) -> Any:
-        with urllib.request.urlopen(self.url + path, body) as answer:
-            return json.load(answer)
-
-
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield Provider(process.stdout.readline().strip())
-    process.kill()
-    process.communicate()
+    with provider_process() as made:
+        yield made
 
 
 def evaluate(

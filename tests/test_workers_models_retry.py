@@ -15,7 +15,7 @@ from workers.messages import ModelSettings, Price
 from workers.models import ModelBusy, ModelError, ModelFailed
 from workers.models.http_status import retry_after
 from workers.models.output import capped, decoded, message
-from workers.models.prices import largest_cost, priced, unit_prices
+from workers.models.prices import attempt_estimate, largest_cost, priced, unit_prices
 from workers.models.retry import LONGEST_WAIT, with_retries
 
 
@@ -168,6 +168,21 @@ def test_a_missing_token_count_leaves_the_cost_unknown() -> None:
 def test_the_largest_cost_of_a_call_is_its_input_and_all_its_allowed_output() -> None:
     settings = ModelSettings(prices={"m": Price(input=1, output=2)})
     assert largest_cost("openai:m", settings, 1000, 8000) == pytest.approx(0.001 + 0.016)
+
+
+def test_what_an_attempt_may_cost_counts_its_judges_and_is_unknown_where_one_price_is() -> None:
+    settings = ModelSettings(params={"max_tokens": 1000}, prices={"m": Price(input=3, output=15)})
+    alone = attempt_estimate("openai:m", 300, [], settings)
+    assert alone == pytest.approx((100 * 3 + 1000 * 15) / 1e6)
+    # A judge reads the prompt and an answer of a thousand tokens at four characters each.
+    judged = attempt_estimate("openai:m", 300, ["openai:m"], settings)
+    assert judged == pytest.approx(alone + (4300 // 3 * 3 + 1000 * 15) / 1e6)
+    assert attempt_estimate("openai:m", 300, ["openai:unheard-of"], settings) is None
+
+
+@pytest.mark.parametrize(("spec", "cost"), [("mock", 0), ("replay:x.jsonl", 0), ("sim:cost=0.25", 0.25)])
+def test_models_that_are_not_asked_cost_what_they_say(spec: str, cost: float) -> None:
+    assert attempt_estimate(spec, 300, [], ModelSettings()) == cost
 
 
 def test_four_mebibytes_are_kept_and_no_half_character() -> None:

@@ -16,6 +16,7 @@ from workers import bundles
 from workers.bundles import Bundle
 from workers.messages import Task
 from workers.models.agent_folders import remove
+from workers.models.output import secrets
 
 MAX_FILES = 500
 MAX_BYTES = 8 * 1024 * 1024
@@ -45,12 +46,19 @@ class Workspace:
                 continue
             place = copy / path.relative_to(self.folder)
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, place, follow_symlinks=False)
+            place.write_bytes(_without_secrets(path.read_bytes()))
             room, count = room - size, count + 1
         return copy, bundles.pack(copy)
 
     def close(self) -> None:
         remove(self._root)
+
+
+def _without_secrets(data: bytes) -> bytes:
+    """An agent has its key, and may leave it in a file: what is kept must not hold it."""
+    for secret in secrets():
+        data = data.replace(secret.encode(), b"[redacted]")
+    return data
 
 
 def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:

@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -33,13 +34,18 @@ _CHUNK = 64 * 1024
 
 @dataclass
 class Asked:
-    """One request as it came in, and how many bytes of answer had left before the client hung up."""
+    """One request as it came in, and how many bytes of answer had left before the client hung up.
+
+    `at` and `answered` are seconds of this process's clock: when it came, and when its answer began to leave.
+    """
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     sent_bytes: int = 0
     finished: bool = False
+    at: float = field(default_factory=time.monotonic)
+    answered: float | None = None
 
 
 Answer = Callable[[Asked], Reply]
@@ -123,6 +129,7 @@ class StandIn:
         if reply.drop:
             return False
         kind, body = body_of(asked.path, asked.body, reply)
+        asked.answered = time.monotonic()
         headers = {"content-type": kind, "request-id": "req_1"}
         if reply.retry_after is not None:
             headers["retry-after"] = reply.retry_after
