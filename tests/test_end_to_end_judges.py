@@ -1,0 +1,47 @@
+"""A suite that mixes the four judges, through a real private server and worker."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from running import uplift
+
+pytestmark = pytest.mark.slow
+
+MIXED = Path(__file__).parent.parent / "examples" / "mixed"
+
+
+def outcomes(folder, model):
+    """What each task's candidate and baseline attempt came to, and the process's end."""
+    words = [
+        "--task-suite",
+        MIXED / "suite.yaml",
+        "--skill-path",
+        MIXED / "skill",
+        "--state-root",
+        folder / "state",
+    ]
+    ended = uplift("evaluate", "--standalone", *words, *model, cwd=folder, timeout=240)
+    (path,) = (folder / "state" / "runs").glob("*/records.jsonl.gz")
+    with gzip.open(path) as file:
+        records = [json.loads(line) for line in file]
+    kinds = {record["judgments"][0]["judge"] for record in records}
+    assert kinds == {"contains", "pytest", "llm-rubric", "benchmark"}
+    return ended, {(record["task"], record["arm"]): record["outcome"] for record in records}
+
+
+def test_the_simulated_model_passes_and_fails_each_judge_as_it_was_told(short_tmp):
+    ended, found = outcomes(short_tmp, ["--model", "sim:baseline=0,candidate=1"])
+    assert ended.code == 0, ended.err
+    assert {outcome for (_, arm), outcome in found.items() if arm == "candidate"} == {"passed"}
+    assert {outcome for (_, arm), outcome in found.items() if arm == "baseline"} == {"failed"}
+    assert ended.line["delta"] == 1.0
+
+
+def test_with_mock_no_judge_errs_and_rubrics_are_content(short_tmp):
+    ended, found = outcomes(short_tmp, ["--mock"])
+    assert ended.code == 0, ended.err
+    assert set(found.values()) == {"passed", "failed"}
+    rubrics = {"answers-kindly", "explains-mutable-defaults"}
+    assert {task for (task, _), outcome in found.items() if outcome == "passed"} == rubrics
