@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from producer.commands import (
+    bless,
     doctor,
     evaluate,
     importing,
@@ -48,6 +49,7 @@ app.command("resume")(steer.resume)
 app.command("aggregate")(records.aggregate)
 app.command("report")(report.report)
 app.command("rejudge")(rejudge.rejudge)
+app.command("bless")(bless.bless)
 app.command("compare")(records.compare)
 app.command("doctor")(doctor.doctor)
 

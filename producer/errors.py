@@ -13,6 +13,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
 
     from aggregate.reading import RecordsError
     from producer.baseline_cache import UnusableCache
+    from producer.blessing import NotBlessed
     from producer.config import InvalidConfig
     from producer.importers.found import Unimportable
     from producer.local import Busy, NoServer
@@ -51,6 +52,7 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
             ModelError,
             UnusableCache,
             NoReport,
+            NotBlessed,
             Unimportable,
         ),
     )

@@ -59,7 +59,8 @@ def prepare(plan: Plan, where: Surroundings) -> Reuse:
             cache_keys=reuse.keys,
         )
     )
-    grounds.write(where.places, plan.run_id, grounds.of(plan))
+    if plan.rejudged_from is None:
+        grounds.write(where.places, plan.run_id, grounds.of(plan))
     return reuse
 
 

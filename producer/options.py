@@ -27,6 +27,7 @@ class Options:
     standalone: bool = False
     skill_path: Path | None = None
     baseline_path: Path | None = None
+    baseline_artifact: Path | None = None
     no_baseline: bool = False
     ranking: Path | None = None
     candidate_ids: tuple[str, ...] = ()
@@ -64,6 +65,10 @@ class Options:
             )
         if self.no_baseline and self.baseline_path:
             raise InvalidOption("--no-baseline and --baseline-path exclude each other")
+        if self.baseline_artifact and (self.baseline_path or self.no_baseline):
+            raise InvalidOption(
+                "--baseline-artifact excludes --baseline-path and --no-baseline; it is the baseline"
+            )
         if self.pass_k < 1:
             raise InvalidOption(f"--pass-k is {self.pass_k}; give a whole number from 1")
         if self.stop_early == "decision" and self.pass_k < 2:

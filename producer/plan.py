@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aggregate.run_info import Baseline, CandidateInfo, RunInfo, TaskInfo
 from producer import ranking as rankings
@@ -22,6 +23,9 @@ from workers.messages import Arm, Manifest, Task
 from workers.models import replay, sim
 from workers.models.choose import graders, is_agent, is_simulated, parse
 from workers.models.prices import first_estimate
+
+if TYPE_CHECKING:
+    from producer.blessing import Blessed
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Plan:
 
     `skipped` candidates are below the threshold and not run; `whole_suite` has the tasks that flags left out, too.
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
+    `blessed` holds the baseline's records where a file has them all, so that none is run.
     """
 
     run_id: str
@@ -55,6 +60,7 @@ class Plan:
     whole_suite: tuple[Task, ...] = ()
     rejudged_from: str | None = None
     baseline_kind: Baseline | None = None
+    blessed: Blessed | None = None
 
     @property
     def grid(self) -> Grid:
@@ -128,6 +134,7 @@ class Plan:
             budget_usd=options.budget_usd,
             planned_attempts=self.grid.attempts,
             rejudged_from=self.rejudged_from,
+            baseline_run_id=self.blessed.run_id if self.blessed else None,
             warnings=self.warnings,
         )
 
@@ -152,7 +159,7 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
     _check_simulation(options, suite)
     _check_commands(options)
     check_prices(options, suite)
-    return Plan(
+    plan = Plan(
         run_id=run_id or new_run_id(moment),
         created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
         options=options,
@@ -164,6 +171,11 @@ def make(options: Options, *, now: datetime | None = None, run_id: str | None = 
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
     )
+    if options.baseline_artifact is None:
+        return plan
+    from producer import blessing  # it builds on plans
+
+    return blessing.compared_with(plan, options.baseline_artifact)
 
 
 def new_run_id(now: datetime) -> str:

@@ -80,6 +80,7 @@ def plan(made: list[dict[str, Any]], places: Places, wishes: Wishes, *, run_id: 
 def rejudge(made: Plan, where: Surroundings) -> list[dict[str, Any]]:
     """Run it to its end and bring everything home; raises Interrupted when it was stopped."""
     evaluation.prepare(made, where)
+    _note_grounds(made, where.places)
     with session.for_new_run(where.places, made.run_id, where.broker, in_flight=where.in_flight) as opened:
         store = opened.server.store
         unanswered = _bring(made, where.places, store)
@@ -88,6 +89,21 @@ def rejudge(made: Plan, where: Surroundings) -> list[dict[str, Any]]:
         written = evaluation.follow(made.run_id, opened, where)
     evaluation.forget_private_server(where.places, made.run_id, written)
     return written
+
+
+def _note_grounds(made: Plan, places: Places) -> None:
+    """The answers rest on what the earlier run noted; tasks that ask something else now rest on nothing."""
+    assert made.rejudged_from is not None
+    noted = grounds.read(places, made.rejudged_from)
+    if noted is None:
+        return
+    asked = {task.id: task for task in read_tasks(places.tasks(made.rejudged_from))}
+    same = {task.id for task in made.suite.tasks if not is_other_question(task, asked[task.id])}
+    now = grounds.of(made)
+    tasks = {task: content for task, content in now.tasks.items() if task in same}
+    grounds.write(
+        places, made.run_id, noted.model_copy(update={"tasks": tasks, "judge_model": now.judge_model})
+    )
 
 
 def _options(first: dict[str, Any], places: Places, wishes: Wishes) -> Options:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from aggregate.records import AttemptRecord
 from producer.baseline_cache import BaselineCache, baseline_key, fixture_digests, key, served
+from producer.blessing import Blessed, baseline_records
 from producer.plan import Plan
 from workers.models.choose import agent_version
 
@@ -32,6 +33,8 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
     Unless it is to `only_look`, it notes in the cache that this candidate is compared with the baseline.
     """
     baseline = plan.baseline
+    if plan.blessed is not None:
+        return _blessed(plan, plan.blessed, now, only_look=only_look)
     if plan.options.baseline_cache_dir is None or baseline is None:
         return Reuse()
     if only_look and not plan.options.baseline_cache_dir.is_dir():
@@ -64,6 +67,15 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
         keys=keys,
         comparisons=1 if only_look else _comparisons(plan, cache, keys, now),
     )
+
+
+def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Reuse:
+    """All baseline attempts from a file; a cache folder, where one is named, counts who is compared with it."""
+    folder, comparisons = plan.options.baseline_cache_dir, 1
+    if folder is not None and not only_look:
+        comparisons = _comparisons(plan, BaselineCache(folder), {0: blessed.digest}, now)
+    told = f"baseline attempts come from run {blessed.run_id}, which was blessed"
+    return Reuse(cached=baseline_records(plan), comparisons=comparisons, told=told)
 
 
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:

@@ -38,6 +38,14 @@ def evaluate(
         Path | None,
         typer.Option("--baseline-path", help="The baseline skill. [default: the bare model, with no skill]"),
     ] = None,
+    baseline_artifact: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline-artifact",
+            help="A blessed baseline, as `uplift bless` writes it: compared with, not run.",
+            metavar="FILE",
+        ),
+    ] = None,
     no_baseline: Annotated[
         bool, typer.Option("--no-baseline", help="Run the candidate alone; it passes at a rate of 0.5.")
     ] = False,
@@ -188,6 +196,7 @@ def evaluate(
         standalone=standalone,
         skill_path=skill_path,
         baseline_path=baseline_path,
+        baseline_artifact=baseline_artifact,
         no_baseline=no_baseline,
         ranking=ranking,
         candidate_ids=tuple(candidate_id or ()),
