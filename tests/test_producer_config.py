@@ -325,3 +325,11 @@ def test_the_default_agent_needs_a_name_for_a_budget(tmp_path: Path) -> None:
     ended = uplift(*standalone(a_suite(tmp_path), "--budget-usd", "1", "--dry-run"), cwd=tmp_path)
     assert ended.code == 2
     assert "claude-code:NAME" in ended.err
+
+
+def test_the_example_in_the_documentation_is_valid_and_every_key_is_described(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
+    found = loaded(tmp_path, page.split("```toml\n")[1].split("```")[0])
+    assert found.values.pass_k == 3
+    keys = page.split("## Keys")[1].split("## Secrets")[0]
+    assert [key for key in type(found.values).model_fields if f"`{key}`" not in keys] == []
