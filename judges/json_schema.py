@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def judged(schema: schema_checks.Schema, text: str) -> Judgment:
     """Score is 1 or 0; a check that takes too long gives `error`, since nothing is known."""
     try:
         value = parse(unfenced(text))
-        wrong = list(islice(schema_checks.wrong_value(schema, value), MAX_COMPLAINTS))
+        wrong = schema_checks.wrong_value(schema, value, MAX_COMPLAINTS)
     except NotJson as problem:
         return Judgment(judge="json-schema", passed=False, score=0.0, details=str(problem))
     except schema_checks.TooSlow as slow:

@@ -26,7 +26,7 @@ class TooSlow(Exception):
     """A pattern did not find out within the time limit whether it matches."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)
 def compiled(pattern: str, *, ignore_case: bool = False, multiline: bool = False) -> Any:
     """The pattern ready for use; raises ValueError that says what is wrong with it, and where."""
     repeats = math.prod(int(count) or 1 for count in _LEAST.findall(pattern))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextvars import ContextVar
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import jsonschema
@@ -35,6 +37,10 @@ _DRAFTS = (
 )
 
 
+# When the check under way must be done; a check runs in one thread from start to end.
+_deadline: ContextVar[float] = ContextVar("_deadline")
+
+
 class TooSlow(Exception):
     """The time limit passed before it was known whether a value satisfies its schema."""
 
@@ -56,24 +62,30 @@ def _deepest(error: exceptions.ValidationError) -> tuple[Path, str]:
     return tuple(deepest.absolute_path), f"not a JSON Schema: {deepest.message[:200]}"
 
 
-def wrong_value(schema: Schema, value: Any, seconds: float = CHECK_SECONDS) -> Iterator[tuple[Path, str]]:
+def wrong_value(schema: Schema, value: Any, most: int = 1) -> list[tuple[Path, str]]:
     """Where and how a value breaks its schema; raises TooSlow, and RecursionError for endless schemas."""
-    deadline = time.monotonic() + seconds
-    draft = _draft(schema) or _DRAFTS[0]
-    keywords: dict[str, Any] = {
-        name: partial(_timed, check, deadline) for name, check in draft.VALIDATORS.items()
-    }
-    keywords |= {
-        "pattern": partial(_pattern, deadline),
-        "patternProperties": partial(_pattern_properties, deadline),
-        "additionalProperties": partial(_additional_properties, deadline),
+    before = _deadline.set(time.monotonic() + CHECK_SECONDS)
+    try:
+        # Where a `$schema` stands, jsonschema goes on with its own checks instead of these.
+        plain = {key: part for key, part in schema.items() if key != "$schema"}
+        checker = _bounded(_draft(schema) or _DRAFTS[0])(plain, registry=REGISTRY)
+        errors = islice(checker.iter_errors(value), most)
+        return [(tuple(error.absolute_path), error.message) for error in errors]
+    finally:
+        _deadline.reset(before)
+
+
+@cache
+def _bounded(draft: Any) -> Any:
+    """A draft's checks, each of which looks at the clock."""
+    keywords: dict[str, Any] = {name: partial(_timed, check) for name, check in draft.VALIDATORS.items()}
+    own: dict[str, Any] = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
     }
-    bounded = validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # its stubs leave this one out
-    # Where a `$schema` stands, jsonschema goes on with its own checks instead of these.
-    plain = {key: part for key, part in schema.items() if key != "$schema"}
-    for error in bounded(plain, registry=REGISTRY).iter_errors(value):
-        yield tuple(error.absolute_path), error.message
+    return validators.extend(draft, keywords | own)  # type: ignore[no-untyped-call]  # its stubs leave this one out
 
 
 def _draft(schema: Schema) -> Any:
@@ -127,8 +139,7 @@ def _wrong_pattern(pattern: str, path: Path) -> Iterator[tuple[Path, str]]:
 def _endless(schema: Schema) -> Iterator[tuple[Path, str]]:
     try:
         for value in _PROBES:
-            for _ in wrong_value(schema, value):
-                pass
+            wrong_value(schema, value)
     except RecursionError:
         yield (), "refers to itself without end"
     except TooSlow:
@@ -137,43 +148,39 @@ def _endless(schema: Schema) -> Iterator[tuple[Path, str]]:
         yield (), f"a $ref leads nowhere: {str(unresolved)[:200]}"
 
 
-def _timed(check: Callable[..., Any], deadline: float, *told: Any) -> Iterator[Any]:
-    if time.monotonic() > deadline:
+def _timed(check: Callable[..., Any], *told: Any) -> Iterator[Any]:
+    if time.monotonic() > _deadline.get():
         raise TooSlow(f"the schema took more than {CHECK_SECONDS:g} s on this output; simplify it")
     yield from check(*told) or ()
 
 
-def _found(pattern: str, text: str, deadline: float) -> bool:
-    left = max(deadline - time.monotonic(), 0.01)
+def _found(pattern: str, text: str) -> bool:
+    left = max(_deadline.get() - time.monotonic(), 0.01)
     try:
         return patterns.search(patterns.compiled(pattern), text, left) is not None
     except patterns.TooSlow as slow:
         raise TooSlow(str(slow)) from None
 
 
-def _pattern(deadline: float, validator: Any, wanted: str, value: Any, _: Any) -> Iterator[Any]:
-    if validator.is_type(value, "string") and not _found(wanted, value, deadline):
+def _pattern(validator: Any, wanted: str, value: Any, _: Any) -> Iterator[Any]:
+    if validator.is_type(value, "string") and not _found(wanted, value):
         yield exceptions.ValidationError(f"{value!r} does not match {wanted!r}")
 
 
-def _pattern_properties(deadline: float, validator: Any, wanted: Any, value: Any, _: Any) -> Iterator[Any]:
+def _pattern_properties(validator: Any, wanted: Any, value: Any, _: Any) -> Iterator[Any]:
     if validator.is_type(value, "object"):
         for pattern, schema in wanted.items():
             for name, item in value.items():
-                if _found(pattern, name, deadline):
+                if _found(pattern, name):
                     yield from validator.descend(item, schema, path=name, schema_path=pattern)
 
 
-def _additional_properties(
-    deadline: float, validator: Any, wanted: Any, value: Any, schema: Any
-) -> Iterator[Any]:
+def _additional_properties(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
     if not validator.is_type(value, "object"):
         return
     known, named = schema.get("properties", {}), schema.get("patternProperties", {})
     extras = [
-        name
-        for name in value
-        if name not in known and not any(_found(pattern, name, deadline) for pattern in named)
+        name for name in value if name not in known and not any(_found(pattern, name) for pattern in named)
     ]
     if isinstance(wanted, dict):
         for name in extras:

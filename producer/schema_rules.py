@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from producer import fixture_files, located_json
 from producer.yaml_nodes import Finding, Node, path_of, shown
@@ -18,14 +20,23 @@ def wrong_schemas(root: Node, suite_folder: Path) -> Iterator[Finding]:
     """What is wrong with the schemas of json-schema judges; a missing file is for `fixture_files`."""
     home = Path(os.path.realpath(suite_folder)) / fixture_files.FOLDER
     known: dict[str, str | None] = {}
+    checked: dict[str, list[tuple[tuple[str | int, ...], str]]] = {}
     tasks = root.get("tasks")
     for number, task in enumerate(tasks.items() if tasks else []):
         judge = task.get("judge")
         kind = judge.get("type") if judge else None
         if judge is None or kind is None or kind.value != "json-schema":
             continue
-        if inline := judge.get("schema"):
-            yield from _inline(inline, ("tasks", number, "judge", "schema"))
+        inline = judge.get("schema")
+        if inline is not None and isinstance(inline.value, dict):
+            # Tasks often share a schema, and checking one takes most of a millisecond.
+            text = json.dumps(inline.value)
+            if text not in checked:
+                checked[text] = _wrong(inline.value)
+            for path, message in checked[text]:
+                part, _ = inline.at(path)
+                if not part.bad:
+                    yield Finding(part.start, path_of(("tasks", number, "judge", "schema", *path)), message)
         file = judge.get("schema_file")
         if file is not None and isinstance(file.value, str) and file.value.startswith("fixtures/"):
             if file.value not in known:
@@ -35,30 +46,23 @@ def wrong_schemas(root: Node, suite_folder: Path) -> Iterator[Finding]:
                 yield Finding(file.start, where, f"{shown(file.value)} {objection}")
 
 
-def _inline(node: Node, steps: tuple[str | int, ...]) -> Iterator[Finding]:
-    if not isinstance(node.value, dict):
-        return
+def _wrong(schema: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
     # Imported where it is needed: most suites have no schemas.
     from judges import schema_checks
 
-    for path, message in islice(schema_checks.wrong_schema(node.value), _MOST_EACH):
-        part, _ = node.at(path)
-        if not part.bad:
-            yield Finding(part.start, path_of((*steps, *path)), message)
+    return list(islice(schema_checks.wrong_schema(schema), _MOST_EACH))
 
 
 def _in_file(name: str, home: Path) -> str | None:
     if fixture_files.objection(name, home) is not None:
         return None
-    from judges import schema_checks
-
     document = located_json.read(home.parent / name)
     problems = document.problems(document.findings)
     if not problems and document.root is not None:
         schema = document.root.value
         if not isinstance(schema, dict):
             return "is not a JSON Schema; must hold a mapping"
-        found = list(islice(schema_checks.wrong_schema(schema), 1))
+        found = _wrong(schema)[:1]
         problems = document.problems(
             Finding(document.root.at(path)[0].start, path_of(path), message) for path, message in found
         )

@@ -57,6 +57,14 @@ def test_it_is_a_json_schema_and_knows_every_judge() -> None:
     assert all(json.dumps(name) in text for name in JUDGE_TYPES)
 
 
+def test_the_page_about_the_format_names_every_field() -> None:
+    page = (REPOSITORY / "docs" / "suite-format.md").read_text(encoding="utf-8")
+    made = schema.schema()
+    names = {name for part in [made, *made["$defs"].values()] for name in part["properties"]}
+    assert {"skill_id", "should_trigger", "should_match", "oracle_file"} <= names
+    assert [name for name in sorted(names) if name not in page] == []
+
+
 def test_suites_of_the_examples_satisfy_it() -> None:
     suites = list(REPOSITORY.glob("examples/*/suite.yaml"))
     assert len(suites) >= 3
@@ -135,7 +143,7 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, corpus.wrong_values)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 def test_any_value_in_any_place_is_accepted_by_both_or_by_neither(
     tmp_path_factory: pytest.TempPathFactory, steps: tuple[Any, ...], value: Any
 ) -> None:
