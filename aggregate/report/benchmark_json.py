@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate.artifact import write_json, write_text
+from aggregate.artifact import write_json
+from aggregate.files import write_text
 from aggregate.records import AttemptRecord
 from aggregate.report.material import Material
 from aggregate.run_info import BASELINE

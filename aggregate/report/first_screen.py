@@ -85,7 +85,8 @@ def _sentences(artifact: Artifact) -> list[str]:
     if rest and head == headline(artifact):
         decided = f"{rest[0].upper()}{rest[1:]}"
     said = (sentences.failed(artifact), sentences.found(artifact), decided)
-    return [plain(sentence, 800) for sentence in said if sentence]
+    # A number and its sign stay together at the end of a line.
+    return [plain(sentence, 800).replace(" %", "\u00a0%") for sentence in said if sentence]
 
 
 def _limits(artifact: Artifact) -> list[str]:

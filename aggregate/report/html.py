@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from aggregate.files import writing
 from aggregate.intervals import delta_interval
 from aggregate.report import first_screen, pages
 from aggregate.report.material import Material, Unit, units
@@ -134,16 +132,7 @@ def _task_interval(
 
 
 def _write_whole(path: Path, pieces: Iterable[str]) -> Path:
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8", errors="replace", newline="") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with writing(path) as file:
+        for piece in pieces:
+            file.write(piece.encode("utf-8", "replace"))
     return path

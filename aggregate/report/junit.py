@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from aggregate.artifact import write_text
+from aggregate.files import write_text
 from aggregate.report.material import Material
 
 _MESSAGE = 300

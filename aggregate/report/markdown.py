@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate.artifact import write_text
+from aggregate.files import write_text
 from aggregate.number_formats import in_points, points, rate, usd
 from aggregate.plain_text import plain
 from aggregate.report.first_screen import headline, metrics

@@ -40,18 +40,18 @@ function chosen(state) {
 const place = (value) => `${(6 + 44 * (Math.min(1, Math.max(-1, value)) + 1)).toFixed(2)}%`;
 
 function forest(row) {
-  const shapes = [draw("line", { x1: "50%", x2: "50%", y1: 0, y2: 24, class: "zero" })];
+  const shapes = [draw("line", { x1: "50%", x2: "50%", y1: 0, y2: "100%", class: "zero" })];
   if (known(row.difference)) {
     const look = row.difference > 0 ? "better" : row.difference < 0 ? "worse" : "same";
     shapes.push(
-      draw("line", { x1: place(row.low), x2: place(row.high), y1: 12, y2: 12, class: `whisker ${look}` }),
-      draw("circle", { cx: place(row.difference), cy: 12, r: 5, class: `estimate ${look}` }),
+      draw("line", { x1: place(row.low), x2: place(row.high), y1: "50%", y2: "50%", class: `whisker ${look}` }),
+      draw("circle", { cx: place(row.difference), cy: "50%", r: 5, class: `estimate ${look}` }),
     );
   }
   const said = known(row.difference)
     ? `${points(row.difference)} points, between ${points(row.low)} and ${points(row.high)}`
     : "no difference known";
-  return draw("svg", { class: "chart forest", width: "100%", height: 24, role: "img", "aria-label": said }, shapes);
+  return draw("svg", { class: "chart forest", width: "100%", height: "100%", role: "img", "aria-label": said }, shapes);
 }
 
 function dots(row, arm) {
