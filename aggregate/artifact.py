@@ -5,14 +5,12 @@ The same records and run info give the same bytes, whenever and in whatever orde
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate import sentences, task_results
+from aggregate import files, sentences, task_results
 from aggregate.candidate import Numbers, measure, unmeasured
 from aggregate.frames import Frames, collect
 from aggregate.records import AttemptRecord
@@ -140,32 +138,4 @@ def write(artifact: Mapping[str, Any], path: Path) -> Path:
 
 def write_json(value: Mapping[str, Any], path: Path) -> Path:
     """Write standard JSON through a temporary file beside it, so that no reader ever sees a part."""
-    return write_text(dumps(value, indent=2) + "\n", path)
-
-
-def write_text(text: str, path: Path) -> Path:
-    """Write a text file atomically and durably; a failure leaves what was there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-    return path
-
-
-def _sync_folder(folder: Path) -> None:
-    # The rename itself is only durable once the folder is; some filesystems cannot do that.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return files.write_text(dumps(value, indent=2) + "\n", path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 import stat
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from aggregate.files import write_text
 from aggregate.records import AttemptRecord
 from judges.spec import Benchmark, Pytest, Rubric
 from workers import bundles
@@ -130,7 +130,7 @@ class BaselineCache:
             return False
         try:
             entry = _Entry(format=FORMAT_VERSION, key=key, created=now, record=record)
-            _write(self._place(key), entry.model_dump_json().encode())
+            write_text(entry.model_dump_json(), self._place(key))
         except (OSError, ValueError):
             return False
         return True
@@ -143,7 +143,7 @@ class BaselineCache:
         """
         folder = self._folder / _COMPARISONS / baseline
         with suppress(OSError):
-            _write(folder / candidate, repr(now).encode())
+            write_text(repr(now), folder / candidate)
         met = {path.name for path in _listed(folder) if 0 <= now - _noted(path) <= MAX_AGE_SECONDS}
         return len(met | {candidate})
 
@@ -220,19 +220,6 @@ def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any
 def digest(value: object) -> str:
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _write(place: Path, data: bytes) -> None:
-    """Put a whole file in place, or nothing: a reader never sees half of one."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(place)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _listed(folder: Path) -> list[Path]:

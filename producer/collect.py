@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from aggregate import artifact as artifacts
+from aggregate.files import writing
 from aggregate.records import AttemptRecord
 from producer import reports
 from producer.baseline_cache import BaselineCache
@@ -55,19 +54,9 @@ def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """One JSON object a line, compressed; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with (
-            os.fdopen(handle, "wb") as raw,
-            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file,
-        ):
-            for line in lines:
-                file.write(line.encode() + b"\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with writing(path) as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
+        for line in lines:
+            file.write(line.encode() + b"\n")
 
 
 def _fill_cache(store: Store, notes: Notes) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from aggregate.files import write_text
 from producer.baseline_cache import LABELS, digest, fixture_digests, panel, used_settings
-from producer.places import Places, write_atomically
+from producer.places import Places
 from producer.plan import Plan
 from workers.messages import SkillMode, Task
 
@@ -53,7 +54,7 @@ def task_digests(tasks: tuple[Task, ...], whole_suite: tuple[Task, ...], folder:
 
 
 def write(places: Places, run_id: str, grounds: Grounds) -> None:
-    write_atomically(_place(places, run_id), grounds.model_dump_json().encode())
+    write_text(grounds.model_dump_json(), _place(places, run_id))
 
 
 def read(places: Places, run_id: str) -> Grounds | None:

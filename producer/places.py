@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from aggregate.files import write_text
 from producer.names import check_run_id, file_name
 
 
@@ -72,7 +72,7 @@ class Places:
     def write_notes(self, notes: Notes) -> None:
         folder = self.run(notes.run_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "notes.json", notes.model_dump_json().encode())
+        write_text(notes.model_dump_json(), folder / "notes.json")
 
     def notes(self, run_id: str) -> Notes:
         """Notes of a run that was started elsewhere are empty."""
@@ -80,21 +80,6 @@ class Places:
             return Notes.model_validate_json((self.run(run_id) / "notes.json").read_bytes())
         except (OSError, ValueError):
             return Notes(run_id=run_id)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """All or nothing: a reader, or a full disk, never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _name(run_id: str, candidate: str | None) -> str:

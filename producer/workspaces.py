@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from aggregate.files import write_bytes
 from aggregate.records import AttemptRecord
-from producer.places import write_atomically
 from workers.bundles import is_digest
 from workers.store import Store, UnknownRun
 
@@ -42,7 +42,7 @@ class Workspaces:
                 continue
             room -= len(data)
             if not path.is_file():
-                write_atomically(path, data)
+                write_bytes(data, path)
         if not lost:
             return None
         return (

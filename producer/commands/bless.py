@@ -31,7 +31,7 @@ def bless(
 
     Example: uplift bless 20260101-120000-abc123 --output baseline.json
     """
-    from aggregate.artifact import write_text
+    from aggregate.files import write_text
     from producer import blessing, reports
     from producer.names import check_run_id
     from producer.places import Places
