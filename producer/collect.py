@@ -19,7 +19,22 @@ from workers.store import KEEP_DAYS, Store
 
 
 def collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Places) -> list[dict[str, Any]]:
-    """Write everything that a finished run leaves; returns the artifacts as written."""
+    """Write everything that a finished run leaves; returns the artifacts as written.
+
+    Every file appears whole or not at all, and the server keeps the run: where the disk is full, it can be done
+    again later.
+    """
+    try:
+        return _collect(store, run_id, made, places)
+    except OSError as problem:
+        if problem.filename is not None:
+            raise
+        # A write that failed knows no file name, and without one nobody knows where there is no room.
+        words = f"{problem.strerror}; make room, then go on with: uplift resume {run_id}"
+        raise OSError(problem.errno, words, str(places.root)) from problem
+
+
+def _collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Places) -> list[dict[str, Any]]:
     notes = places.notes(run_id)
     workspaces = Workspaces(places.workspaces(run_id))
     write_records(places.records(run_id), workspaces.noting(store.records(run_id)))

@@ -77,6 +77,8 @@ def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None])
 def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, Any]]:
     """Watch a run to its end and collect it."""
     with where.display as display, stopper(display.say, f"uplift resume {run_id}") as stop:
+        if opened.local is not None:
+            opened.local.say = display.say
         watch = Watch(
             opened.server, run_id, show=display.show, say=display.say, check=opened.check, stop=stop
         )

@@ -19,13 +19,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
 
 START_SECONDS = 20
 STOP_SECONDS = 15
+MOST_DEATHS = 2
+DEATHS_SECONDS = 20.0
 LONGEST_SOCKET_PATH = 100
 _PR_SET_PDEATHSIG = 1
 _watchdogs: list[subprocess.Popen[bytes]] = []
@@ -47,8 +49,12 @@ class Local:
     folder: Path
     server: subprocess.Popen[bytes]
     worker: subprocess.Popen[bytes] | None = None
+    say: Callable[[str], None] = lambda text: None
+    _in_flight: int | None = None
+    _deaths: list[float] = field(default_factory=list)
 
     def start_worker(self, *, in_flight: int | None = None) -> None:
+        self._in_flight = in_flight
         environment = {**os.environ, "UPLIFT_BROKER": self.url, "TMPDIR": str(self._scratch())}
         if in_flight is not None:
             environment["UPLIFT_IN_FLIGHT"] = str(in_flight)
@@ -60,12 +66,24 @@ class Local:
         )
 
     def check(self) -> None:
-        """Raise when the server or the worker has died."""
-        for process, name in ((self.server, "server"), (self.worker, "worker")):
-            if process is not None and process.poll() is not None:
-                raise NoServer(
-                    f"the private {name} ended unexpectedly ({_ending(process)}); see {self.folder / f'{name}.log'}"
-                )
+        """Raise when the server has died, or the worker cannot live.
+
+        A worker that died once is replaced: an attempt may have taken it along, and its claim will tell.
+        """
+        if self.server.poll() is not None:
+            raise NoServer(self._ended("server", self.server))
+        if self.worker is None or self.worker.poll() is None:
+            return
+        now = time.monotonic()
+        self._deaths = [*(death for death in self._deaths if now - death < DEATHS_SECONDS), now]
+        if len(self._deaths) > MOST_DEATHS:
+            raise NoServer(self._ended("worker", self.worker))
+        self.say(f"{self._ended('worker', self.worker)}; starting another")
+        self.start_worker(in_flight=self._in_flight)
+
+    def _ended(self, name: str, process: subprocess.Popen[bytes]) -> str:
+        log = self.folder / f"{name}.log"
+        return f"the private {name} ended unexpectedly ({_ending(process)}); see {log}"
 
     def stop(self) -> None:
         """End worker and server, and remove what only they needed."""

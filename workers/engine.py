@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import redis
@@ -216,7 +216,7 @@ class Engine:
             if claim.code == "poison":
                 record = recording.poisoned(attempt, run, claim, self.name)
             elif answer is not None:
-                record = await self._judged(run, attempt, claim, answer, workspace)
+                record = await self._judged_safely(run, attempt, claim, answer, workspace)
             else:
                 return 0
             note_cost(run, attempt, _cost(record))
@@ -247,6 +247,19 @@ class Engine:
         if turn.answer is not None:
             await note(run, attempt, turn.answer)
         return claim, turn.answer
+
+    async def _judged_safely(
+        self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | Stored | None
+    ) -> AttemptRecord:
+        """Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever."""
+        try:
+            return await self._judged(run, attempt, claim, answer, workspace)
+        except redis.RedisError:
+            raise
+        except Exception as problem:
+            text = f"{type(problem).__name__}: {problem}"[: attempts.MAX_ERROR_CHARACTERS]
+            broken = replace(answer, outcome="error", error=text)
+            return recording.record(attempt, run, claim, broken, None, self.name)
 
     async def _judged(
         self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | Stored | None

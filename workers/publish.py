@@ -8,7 +8,7 @@ from typing import Literal
 from celery import Celery, chord
 
 from workers import grid
-from workers.settings import QUARANTINE
+from workers.settings import FINISH, QUARANTINE
 
 NAMED_TASKS = 3
 
@@ -54,8 +54,17 @@ def publish_round(
     callback = finish_run.si(run_id, generation, number).set(
         argsrepr=f"run {run_id} round {number}", kwargsrepr=""
     )
+    _declare_finish(app)
     chord(header, app=app)(callback)
     return len(header)
+
+
+def _declare_finish(app: Celery) -> None:
+    """Make sure that the callback finds its queue: workers declare it when they connect, and FLUSHALL forgets it."""
+    from workers.app import queue
+
+    with app.connection_or_acquire() as connection:
+        queue(FINISH).bind(connection.default_channel).declare()
 
 
 def _tasks(batch: list[int], task_of: Callable[[int], str]) -> str:

@@ -13,6 +13,7 @@ from workers.settings import Settings, from_environment
 
 HANDED_BACK = 77
 LOOK_SECONDS = 0.2
+DROP_SECONDS = 5.0
 
 
 class Died(Exception):
@@ -53,10 +54,12 @@ def run_alone(batch: Batch, settings: Settings) -> int:
 def main(message: str) -> None:
     run_id, number, indexes = json.loads(message)
     engine = Engine(from_environment(), public=False)
-    threading.Thread(target=_leave_with_parent, args=(engine,), daemon=True).start()
+    leaving = threading.Thread(target=_leave_with_parent, args=(engine,), daemon=True)
+    leaving.start()
     try:
         stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
     except Drained:
+        leaving.join(DROP_SECONDS)  # it drops the claim and ends the process
         raise SystemExit(HANDED_BACK) from None
     engine.close()
     sys.stdout.write(str(stored))

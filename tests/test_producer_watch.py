@@ -1,0 +1,201 @@
+"""Watching a run: what got lost is found and published again, what is only slow is left alone, and trouble is said."""
+
+import time
+
+import pytest
+import redis
+from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
+
+from producer.submit import go_on
+from producer.watch import Interrupted, RunLost, Watch
+from workers.store import Keys
+
+
+class Clock:
+    """A clock that a test moves; every sleep moves it too, and `then` happens after so many sleeps."""
+
+    def __init__(self):
+        self.now = 1000.0
+        self.sleeps = 0
+        self.then = {}
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.sleeps += 1
+        if self.sleeps in self.then:
+            self.then.pop(self.sleeps)()
+        assert self.sleeps < 3000, "the run is never over"
+
+
+@pytest.fixture
+def server(valkey):
+    made = a_server(valkey)
+    yield made
+    made.app.close()
+    made.store.client.close()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def watch(server, clock, said):
+    return Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append)
+
+
+def take_all(server):
+    """The messages vanish, as if a worker had died between taking them and noting that it has them."""
+    for key in server.store.client.keys("uplift.lane.*"):
+        if server.store.client.type(key) == b"list":
+            server.store.client.delete(key)
+
+
+def test_a_run_whose_callback_got_lost_is_finished_by_its_watcher(server, watch, clock):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    take_all(server)
+    record_all(server.store, manifest)
+    (artifact,) = watch.follow()
+    assert artifact["attempts"]["run"] == 6
+    assert clock.now - 1000 < 60
+
+
+def test_batches_that_nobody_has_are_published_again_and_only_those(server, watch, clock, said):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    take_all(server)
+    record_all(server.store, manifest, but=(2, 3))
+    clock.then[300] = lambda: [record_one(server.store, manifest, index) for index in (2, 3)]
+    clock.then[301] = lambda: take_all(server)
+    seen = []
+    clock.then[299] = lambda: seen.append(waiting(server.store))
+    watch.follow()
+    assert seen == [2]
+    assert said.count("some batches got lost; publishing them again") == 1
+
+
+def test_batches_that_wait_or_are_taken_are_left_alone_however_long_it_takes(server, watch, clock, said):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    before = server.store.state(RUN).generation
+    clock.then[500] = lambda: record_all(server.store, manifest)
+    clock.then[501] = lambda: take_all(server)
+    watch.follow()
+    assert server.store.state(RUN).generation == before
+    assert "some batches got lost; publishing them again" not in said
+
+
+def test_a_clock_that_jumps_hours_ahead_publishes_nothing_twice(server, watch, clock, said):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+
+    def jump():
+        clock.now += 8 * 3600
+
+    clock.then[5] = jump
+    clock.then[10] = lambda: (record_all(server.store, manifest), take_all(server))
+    watch.follow()
+    assert server.store.state(RUN).generation == 1
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_what_is_in_flight_is_told_by_the_servers_clock_not_by_ours(server, monkeypatch, hours):
+    a_stored_run(server.store)
+    seconds, _ = server.store.client.time()
+    server.store.client.zadd(Keys(RUN).claims, {"0": (seconds + 20) * 1000, "1": (seconds - 20) * 1000})
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+    assert server.store.progress(RUN).in_flight == 1
+
+
+def test_a_cancelled_run_ends_even_when_no_worker_will_ever_take_its_batches(server, watch, clock):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    server.store.halt(RUN, "cancelled")
+    (artifact,) = watch.follow()
+    assert artifact["status"] == "cancelled"
+    assert waiting(server.store) == 6
+
+
+def test_a_run_with_attempts_in_flight_is_not_cut_off_by_its_cancelling(server, watch, clock):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    server.store.halt(RUN, "cancelled")
+    seconds, _ = server.store.client.time()
+    server.store.client.zadd(Keys(RUN).claims, {"0": (seconds + 3600) * 1000})
+    clock.then[400] = lambda: server.store.client.delete(Keys(RUN).claims)
+    watch.follow()
+    assert clock.sleeps >= 400
+
+
+def test_a_run_that_vanished_is_said_with_what_can_have_happened(server, watch, clock, client):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    clock.then[3] = client.flushall
+    with pytest.raises(RunLost, match="vanished from the server: it was deleted, flushed, or restarted"):
+        watch.follow()
+
+
+def test_a_full_server_is_said_and_after_a_while_the_way_to_go_on(server, watch, clock, said, client):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    client.config_set("maxmemory", "1")
+    with pytest.raises(RunLost, match=f"out of memory.*uplift resume {RUN}"):
+        watch.follow()
+    assert len(said) == 2  # that nobody works, and why
+    assert any("out of memory" in text for text in said)
+
+
+def test_a_full_server_that_gets_room_again_is_waited_for(server, watch, clock, said, client):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    client.config_set("maxmemory", "1")
+    clock.then[60] = lambda: client.config_set("maxmemory", "0")
+    clock.then[90] = lambda: (record_all(server.store, manifest), take_all(server))
+    assert watch.follow()
+    assert any("out of memory" in text for text in said)
+
+
+def test_a_server_that_does_not_answer_is_waited_for(server, watch, clock, said, monkeypatch):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    take_all(server)
+    record_all(server.store, manifest)
+    real = server.store.state
+
+    def away(run_id):
+        raise redis.ConnectionError("refused")
+
+    monkeypatch.setattr(server.store, "state", away)
+    clock.then[40] = lambda: monkeypatch.setattr(server.store, "state", real)
+    assert watch.follow()
+    assert said[0] == "the server does not answer (refused); waiting for it"
+
+
+def test_a_paused_run_is_left_to_whoever_resumes_it(server, watch):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    server.store.halt(RUN, "paused")
+    with pytest.raises(Interrupted, match=f"uplift resume {RUN}"):
+        watch.follow()
+
+
+def test_two_producers_that_resume_one_run_end_with_one_artifact(server, watch):
+    manifest = a_stored_run(server.store)
+    assert [go_on(server, RUN), go_on(server, RUN)] == [6, 6]
+    take_all(server)
+    record_all(server.store, manifest)
+    first, second = watch.follow(), watch.follow()
+    assert first == second
+    assert go_on(server, RUN) == 0
+    assert len(watch.follow()) == 1

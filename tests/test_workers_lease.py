@@ -1,0 +1,269 @@
+"""Leases: a process that lives keeps what it holds, one that hangs leaves, one that is told to stop hands back."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from submitting import RUN, a_stored_run
+
+from workers import lease as leases
+from workers.claims import Finished, RunClaims, Wanted, drop_all
+from workers.engine import Batch, Drained, Engine
+from workers.lease import Keeper, silent_beats, start_again
+from workers.settings import Settings
+from workers.steps import Idleness
+from workers.store import Keys, Store
+
+
+class Holder:
+    """Somebody who holds one claim."""
+
+    name = "here:1"
+
+    def __init__(self, settings, held):
+        self.settings = settings
+        self._held = held
+
+    def held(self):
+        return self._held
+
+    def about(self):
+        return {"name": self.name}
+
+
+@pytest.fixture
+def loop():
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever, daemon=True)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    made.close()
+
+
+@pytest.fixture
+def claimed(valkey, client):
+    """A run with one claim that lasts two seconds; its token."""
+    client.hset(Keys(RUN).state, mapping={"generation": 1, "halt": "", "sealed": 0, "created": "0.0"})
+
+    async def claim():
+        mine = redis.asyncio.Redis.from_url(valkey)
+        try:
+            return (await RunClaims(mine, RUN, "here:1", lease_seconds=2).claim(Wanted(0, 1))).token
+        finally:
+            await mine.aclose()
+
+    return asyncio.run(claim())
+
+
+def expiry(client):
+    return float(client.zscore(Keys(RUN).claims, "0"))
+
+
+def test_a_keeper_renews_claims_and_says_that_a_worker_is_there(valkey, client, claimed, loop, eventually):
+    holder = Holder(Settings(valkey, lease_seconds=2, visibility_seconds=2), {RUN: {0: claimed}})
+    keeper, before = Keeper(holder, loop, public=True), expiry(client)
+    keeper.start()
+    eventually(lambda: expiry(client) >= before + 1000)
+    assert client.zscore("uplift:workers", "here:1") is not None
+    keeper.stop()
+
+
+def test_a_keeper_survives_a_server_that_goes_away(valkey, client, claimed, loop, eventually):
+    holder = Holder(Settings(valkey, lease_seconds=1, visibility_seconds=1), {RUN: {0: claimed}})
+    keeper = Keeper(holder, loop, public=False)
+    keeper.start()
+    for _ in range(5):
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    before = expiry(client)
+    eventually(lambda: expiry(client) > before + 1000)
+    assert not client.exists("uplift:workers")
+    keeper.stop()
+
+
+def test_a_process_whose_loop_hangs_is_made_to_leave(valkey, loop, eventually, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_BEATS", 3)
+    monkeypatch.setattr(leases, "SHORTEST_SILENCE", 0.0)
+    keeper = Keeper(
+        Holder(Settings(valkey, lease_seconds=0.2, visibility_seconds=0.2), {}), loop, public=False
+    )
+    left = []
+    keeper.leave = left.append
+    keeper.start()
+    free = threading.Event()
+    loop.call_soon_threadsafe(free.wait, 30)
+    eventually(lambda: left)
+    free.set()
+    keeper.stop()
+    assert "hangs" in left[0]
+
+
+def test_silence_is_counted_in_beats_and_never_shorter_than_twenty_seconds():
+    assert silent_beats(7.5) == 8  # a minute at production settings
+    assert silent_beats(0.5) == 40
+
+
+def test_a_worker_is_stuck_when_messages_wait_and_it_takes_none_for_long_enough():
+    idle = Idleness(3)
+    looks = [idle.is_stuck(waiting=True, busy=False, taken=0) for _ in range(5)]
+    assert looks == [False, False, False, True, True]
+    assert not idle.worked
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {"waiting": False, "busy": False, "taken": 0},
+        {"waiting": True, "busy": True, "taken": 0},
+        {"waiting": True, "busy": False, "taken": 1},
+    ],
+)
+def test_any_sign_of_life_starts_the_count_anew(look):
+    idle = Idleness(3)
+    for _ in range(3):
+        assert not idle.is_stuck(waiting=True, busy=False, taken=0)
+    assert not idle.is_stuck(**look)
+    for _ in range(3):
+        assert not idle.is_stuck(waiting=True, busy=False, taken=look["taken"])
+    assert idle.is_stuck(waiting=True, busy=False, taken=look["taken"])
+
+
+def test_a_stuck_process_becomes_a_fresh_one_with_the_same_id_and_leaves_after_three_times():
+    program = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]); from workers.lease import start_again\n"
+        "print(os.getpid(), flush=True); start_again('stuck', worked=False)"
+    )
+    root = Path(leases.__file__).parents[1]
+    ended = subprocess.run([sys.executable, "-c", program, root], stdout=subprocess.PIPE, timeout=60)
+    assert ended.returncode == leases.STUCK_EXIT
+    pids = ended.stdout.split()
+    assert (len(pids), len(set(pids))) == (4, 1)
+
+
+def test_a_process_that_worked_before_it_got_stuck_may_start_anew_as_often_as_it_takes(monkeypatch):
+    monkeypatch.setenv("UPLIFT_RESTARTS", "3")
+    began = []
+    monkeypatch.setattr(os, "execv", lambda *words: began.append(words))
+    start_again("stuck", worked=True)
+    assert len(began) == 1
+    assert os.environ["UPLIFT_RESTARTS"] == "1"
+
+
+async def test_dropping_all_frees_what_one_owner_holds_and_nothing_else(valkey, client):
+    client.hset(Keys(RUN).state, mapping={"generation": 1, "halt": "", "sealed": 0, "created": "0.0"})
+    made = redis.asyncio.Redis.from_url(valkey)
+    mine, other = (RunClaims(made, RUN, name, lease_seconds=30) for name in ("here:1", "here:12"))
+    await asyncio.gather(*(mine.claim(Wanted(index, 1)) for index in range(3)), other.claim(Wanted(3, 1)))
+    assert drop_all(client, RUN, "here:1") == 3
+    assert client.hkeys(Keys(RUN).owners) == [b"3"]
+    assert client.hgetall(Keys(RUN).deaths) == {}
+    await made.aclose()
+
+
+async def test_claims_and_stores_wait_for_a_server_that_is_full(valkey, client):
+    client.hset(Keys(RUN).state, mapping={"generation": 1, "halt": "", "sealed": 0, "created": "0.0"})
+    from workers.engine import _async_client
+
+    made = _async_client(Settings(valkey))
+    claims = RunClaims(made, RUN, "here:1", lease_seconds=30)
+    client.config_set("maxmemory", "1")
+    asked = asyncio.create_task(claims.claim(Wanted(0, 1)))
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    client.config_set("maxmemory", "0")
+    claim = await asked
+    assert claim.code == "go"
+    client.config_set("maxmemory", "1")
+    kept = asyncio.create_task(claims.store(Finished(0, claim.token, 1, "passed", 0.5, 0, b"{}")))
+    await asyncio.sleep(0.3)
+    client.config_set("maxmemory", "0")
+    assert await kept == "stored"
+    assert float(client.hget(Keys(RUN).state, "spent")) == 0.5
+    await made.aclose()
+
+
+def test_an_engine_that_drains_drops_even_claims_that_are_on_their_way(valkey, client, eventually):
+    a_stored_run(Store(client), 3, models=("sim:latency=60",))
+    engine = Engine(Settings(valkey))
+    ends = []
+
+    def run(index):
+        try:
+            engine.run_batch(Batch(RUN, 1, (index,)))
+        except Drained:
+            ends.append(index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: client.hlen(Keys(RUN).owners))  # the others may be anywhere on the way
+    engine.drain()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert sorted(ends) == list(range(6))
+    assert client.hlen(Keys(RUN).owners) == 0
+    engine.close()
+
+
+@pytest.fixture
+def alone(valkey, client):
+    """A quarantined attempt of a minute, in a process of its own."""
+    a_stored_run(Store(client), 1, models=("sim:latency=60",))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "workers.quarantine", json.dumps([RUN, 1, [0]])],
+        env={**os.environ, "UPLIFT_BROKER": valkey, "UPLIFT_LEASE_SECONDS": "2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_quarantined_attempt_keeps_its_claim_for_longer_than_a_lease(alone, client, eventually):
+    eventually(lambda: client.zscore(Keys(RUN).claims, "0"))
+    first = expiry(client)
+    eventually(lambda: expiry(client) > first + 2000)
+
+
+def test_a_quarantined_attempt_whose_worker_is_gone_hands_itself_back(alone, client, eventually):
+    eventually(lambda: client.zscore(Keys(RUN).claims, "0"))
+    alone.stdin.close()
+    alone.wait(timeout=30)
+    assert client.hlen(Keys(RUN).owners) == 0
+    assert client.hgetall(Keys(RUN).deaths) == {}
+
+
+def test_a_stopped_clock_is_no_hang(valkey):
+    """SIGSTOP and a laptop's sleep stop the beats along with the loop, so none of them goes unanswered."""
+    program = (
+        "import asyncio, sys, threading, time\n"
+        "from workers.lease import Keeper\nfrom workers.settings import Settings\nfrom workers import lease\n"
+        "lease.SILENT_BEATS, lease.SHORTEST_SILENCE = 3, 0.0\n"
+        "class Holder:\n"
+        f"    name, settings = 'x:1', Settings({valkey!r}, lease_seconds=0.4, visibility_seconds=0.4)\n"
+        "    held = about = lambda self: {}\n"
+        "loop = asyncio.new_event_loop()\n"
+        "threading.Thread(target=loop.run_forever, daemon=True).start()\n"
+        "Keeper(Holder(), loop, public=False).start()\n"
+        "print('up', flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    process.stdin.close()
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
