@@ -39,22 +39,17 @@ class LiveView:
 def parts(view: View, width: int, height: int) -> Iterator[RenderableType]:
     """What fits into `height` lines, the more important first: arms and difference, then cost, then the inside."""
     roomy = height >= SHORT
-    arms = min(len(view.arms), MOST_ARMS, max(2, height - 4))
-    deltas = [arm for arm in range(arms) if view.is_compared(arm)]
-    used = 1 + arms + (len(view.arms) > arms) + len(deltas) + (2 if roomy else 0)
+    frame = 3 if roomy else 1  # the head, and empty lines around the arms
+    # An arm takes a line for itself and one for its difference; one line says how many arms are left out.
+    shown = range(min(len(view.arms), MOST_ARMS, max(2, (height - frame - 1) // 2)))
+    outcome = [*_deltas(view, shown), *_more_arms(view, len(shown))]
+    facts = [*_facts(view), *_details(view, width)]
+    room = max(0, height - frame - len(shown) - len(outcome))
     yield _line(_head(view), style="bold")
     if roomy:
         yield ""
-    yield _arms(view, arms, width)
-    facts = [*_deltas(view, deltas), *_more_arms(view, arms)]
-    rest = list(_facts(view))
-    details = list(_details(view, width))
-    room = max(0, height - used)
-    if roomy:
-        facts.append(("", Text("")))
-    facts += rest[:room]
-    facts += details[: max(0, room - len(rest))]
-    yield _labelled(facts)
+    yield _arms(view, shown, width)
+    yield _labelled([*outcome, *([("", Text(""))] if roomy else []), *facts[:room]])
 
 
 def _head(view: View) -> str:
@@ -76,7 +71,7 @@ def _time_left(view: View) -> str:
     return f", {'at most' if view.may_stop else 'about'} {clock(left)} left"
 
 
-def _arms(view: View, shown: int, width: int) -> Table:
+def _arms(view: View, shown: Iterable[int], width: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, max_width=LONGEST_NAME if width >= NARROW else SHORTER_NAME)
     table.add_column(ratio=1, min_width=6)
@@ -85,7 +80,7 @@ def _arms(view: View, shown: int, width: int) -> Table:
     for _ in range(2 if width >= NARROW else 1):
         table.add_column(no_wrap=True, justify="right", min_width=8)
     total = f"{view.total_per_arm:,}"
-    for arm in range(shown):
+    for arm in shown:
         done, errors = view.done(arm), view.outcome(arm, "error")
         passing, between = _passing(view, arm)
         cells: list[RenderableType] = [
@@ -110,7 +105,7 @@ def _passing(view: View, arm: int) -> tuple[str, str]:
 
 def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
     several = len(view.arms) > 2
-    for arm in arms:
+    for arm in filter(view.is_compared, arms):
         found = view.delta(arm)
         words = Text("–")
         if found is not None:
@@ -199,7 +194,7 @@ def _line(words: str, style: str) -> Text:
 def cost(view: View) -> str:
     """What was spent and what all of it will cost, as far as anybody knows."""
     if view.spent is None:
-        words = "unknown" if view.inside.done else "nothing yet"
+        words = "cost unknown" if view.inside.done else "nothing spent yet"
     else:
         words = f"{'at least ' if view.inside.unpriced else ''}{usd(view.spent)} spent"
         if view.projected is not None and view.left:

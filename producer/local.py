@@ -58,6 +58,8 @@ class Local:
         environment = {**os.environ, "UPLIFT_BROKER": self.url, "TMPDIR": str(self._scratch())}
         if in_flight is not None:
             environment["UPLIFT_IN_FLIGHT"] = str(in_flight)
+        # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
+        environment.pop("UPLIFT_METRICS_PORT", None)
         self.worker = _start(
             [sys.executable, "-P", "-m", "workers"],
             signal.SIGKILL,

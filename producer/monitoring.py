@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import logging
 import signal
 from dataclasses import dataclass
@@ -123,13 +122,6 @@ class Monitor:
             pass
         finally:
             self._flower.stop()
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _is_plain(text: str) -> bool:

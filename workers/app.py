@@ -68,11 +68,12 @@ def build(settings: Settings) -> Celery:
 @lru_cache(maxsize=1)
 def worker_app() -> Celery:
     """The app of this worker process, made from its environment."""
-    from workers import beats, steps
+    from workers import beats, metrics, steps
 
     app = build(from_environment())
     app.steps["worker"].add(steps.Finisher)
     app.steps["worker"].add(beats.Beats)
+    app.steps["worker"].add(metrics.Metrics)
     app.steps["worker"].add(steps.Watchdog)
     app.steps["consumer"].add(steps.Credit)
     app.steps["consumer"].add(steps.Lease)

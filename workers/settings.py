@@ -75,7 +75,7 @@ def checked_broker(url: str, *, insecure: bool = False) -> str:
         _ = parts.port
     except ValueError:
         raise InvalidBroker(f"broker {redacted(url)!r} has no valid port") from None
-    if not insecure and parts.scheme == "redis" and not parts.password and not _is_loopback(parts.hostname):
+    if not insecure and parts.scheme == "redis" and not parts.password and not is_loopback(parts.hostname):
         raise InvalidBroker(
             f"broker {redacted(url)} is on another machine without password or TLS; "
             "use redis://:password@host, rediss://, or --insecure"
@@ -83,7 +83,8 @@ def checked_broker(url: str, *, insecure: bool = False) -> str:
     return url
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -51,7 +51,8 @@ def monitor(
         raise typer.BadParameter(
             "Flower is not installed; install the `monitor` extra: pip install '.[monitor]'"
         )
-    from producer.monitoring import CannotListen, InvalidLogin, Login, Monitor, is_loopback
+    from producer.monitoring import CannotListen, InvalidLogin, Login, Monitor
+    from workers.settings import is_loopback
 
     made_up = secrets.token_urlsafe(12) if password is None else None
     try:
