@@ -31,27 +31,36 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Does this skill make the model better, by how much, at what cost, and how sure can we be?\n\n"
-    "Example: uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --mock",
+    "First steps, in your skill's folder:\n\n"
+    "\b\n"
+    "  uplift init\n"
+    "  uplift evaluate --standalone --task-suite evals/suite.yaml \\\n"
+    "    --skill-path . --mock",
+    epilog="`uplift COMMAND --help` explains a command. Colours are left out in pipes and when NO_COLOR is set.",
 )
 
-app.command("init")(init.init)
-app.command("import")(importing.import_)
-app.command("evaluate")(evaluate.evaluate)
-app.command("validate")(validate.validate)
-app.command("worker")(worker.worker)
-app.command("monitor")(monitor.monitor)
-app.command("runs")(inspect.runs)
-app.command("status")(inspect.status)
-app.command("show")(inspect.show)
-app.command("watch")(steer.watch)
-app.command("cancel")(steer.cancel)
-app.command("resume")(steer.resume)
-app.command("aggregate")(records.aggregate)
-app.command("report")(report.report)
-app.command("rejudge")(rejudge.rejudge)
-app.command("bless")(bless.bless)
-app.command("compare")(records.compare)
-app.command("doctor")(doctor.doctor)
+app.command("init", short_help="Write a first suite for the skill in this folder.")(init.init)
+app.command("import", short_help="Make a suite from evals.json, promptfoo or Harbor tasks.")(
+    importing.import_
+)
+app.command("evaluate", short_help="Run a suite with and without the skill, and compare.")(evaluate.evaluate)
+app.command("validate", short_help="Check suites; print every problem with its place.")(validate.validate)
+app.command("worker", short_help="Take work from a shared broker.")(worker.worker)
+app.command("monitor", short_help="Watch workers and batches in a browser (Flower).")(monitor.monitor)
+app.command("runs", short_help="List runs, or delete some.")(inspect.runs)
+app.command("status", short_help="Say how a run stands.")(inspect.status)
+app.command("show", short_help="Show a task's outputs and what the judge made of them.")(inspect.show)
+app.command("watch", short_help="Follow a run to its end.")(steer.watch)
+app.command("cancel", short_help="End a run.")(steer.cancel)
+app.command("resume", short_help="Go on with a run that was interrupted.")(steer.resume)
+app.command("aggregate", short_help="Turn records from anywhere into an artifact.")(records.aggregate)
+app.command("report", short_help="Write a run as HTML, Markdown, JUnit, CSV or benchmark.json.")(
+    report.report
+)
+app.command("rejudge", short_help="Judge a run's stored answers again.")(rejudge.rejudge)
+app.command("bless", short_help="Keep a run's candidate as the baseline of later runs.")(bless.bless)
+app.command("compare", short_help="Compare the candidates of two runs.")(records.compare)
+app.command("doctor", short_help="Show what is set, what is missing, and how to mend it.")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -7,20 +7,21 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import DEFAULT_STATE_ROOT, Broker, ConfigFile, Insecure, RunId, StateRoot
+from producer.commands.flags import DEFAULT_STATE_ROOT, BrokerOfRun, ConfigFile, Insecure, RunId, StateRoot
 
 
 def bless(
     run_id: RunId,
     candidate_id: Annotated[
-        str | None, typer.Option("--candidate-id", help="Which candidate, where the run has several.")
+        str | None,
+        typer.Option("--candidate-id", metavar="ID", help="Which candidate, where the run has several."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="The file to write. [default: <state-root>/runs/RUN/baseline.json]"),
     ] = None,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
 ) -> None:

@@ -54,13 +54,16 @@ def evaluate(
     ] = None,
     candidate_id: Annotated[
         list[str] | None,
-        typer.Option("--candidate-id", help="A candidate of the ranking; may repeat; or all."),
+        typer.Option(
+            "--candidate-id", metavar="ID", help="A candidate of the ranking, or `all`; may repeat."
+        ),
     ] = None,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
+            metavar="SPEC",
             help="claude-code, anthropic:NAME, openai:NAME, command:NAME, mock, sim:KEY=VALUE,… or replay:FILE; "
             "may repeat. [default: claude-code]",
         ),
@@ -70,19 +73,32 @@ def evaluate(
     ] = False,
     judge_model: Annotated[
         str | None,
-        typer.Option("--judge-model", help="Model for llm-rubric judges. [default: the run's model]"),
+        typer.Option(
+            "--judge-model", metavar="SPEC", help="Model for llm-rubric judges. [default: the run's model]"
+        ),
     ] = None,
     pass_k: Annotated[
-        int, typer.Option("--pass-k", help="Attempts per task and arm; one pass is enough.")
+        int,
+        typer.Option(
+            "--pass-k", metavar="N", help="Attempts per task and arm; a task passes when one of them does."
+        ),
     ] = 1,
     skill_mode: Annotated[
         str | None,
         typer.Option(
-            "--skill-mode", help="prepend (skill in the prompt) or mount. [default: mount for agents]"
+            "--skill-mode",
+            metavar="MODE",
+            help="prepend (the skill goes in front of the prompt) or mount (its folder is installed). "
+            "[default: mount for agents, else prepend]",
         ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option("--sandbox", help="auto, required or off: for judges that run code.")
+        str,
+        typer.Option(
+            "--sandbox",
+            metavar="WHEN",
+            help="Confine code that judges and agents run: auto (where it works), required or off.",
+        ),
     ] = "auto",
     baseline_cache_dir: Annotated[
         Path | None, typer.Option("--baseline-cache-dir", help="Reuse baseline attempts for 7 days.")
@@ -91,30 +107,51 @@ def evaluate(
         float, typer.Option("--eval-threshold", help="Candidates ranked below this score are skipped.")
     ] = 6.0,
     output: Annotated[
-        Path | None, typer.Option("--output", help="The artifact's path; a folder with several candidates.")
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Where the artifact goes; a folder with several candidates. "
+            "[default: <state-root>/evaluations/RUN.json]",
+        ),
     ] = None,
     margin: Annotated[
-        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+        float,
+        typer.Option(
+            "--margin", metavar="SHARE", help="How much worse still counts as no worse; 0.05 is 5 points."
+        ),
     ] = 0.05,
     gate: Annotated[
-        str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")
+        str,
+        typer.Option("--gate", metavar="WHAT", help="What the exit code follows: verdict or decision."),
     ] = "verdict",
     weak_baseline: Annotated[
-        str, typer.Option("--weak-baseline", help="error or warn, when the baseline passes less than 20 %.")
+        str,
+        typer.Option(
+            "--weak-baseline", metavar="WHAT", help="error or warn, when the baseline passes less than 20 %."
+        ),
     ] = "error",
     stop_early: Annotated[
         str | None,
         typer.Option(
             "--stop-early",
-            help="verdict (stop when the verdict cannot change) or decision (group-sequential; needs --pass-k 2).",
+            metavar="WHEN",
+            help="verdict (stop when it cannot change any more) or decision (look after each round of attempts; "
+            "needs --pass-k 2 or more). [default: never]",
         ),
     ] = None,
     effect: Annotated[
-        float, typer.Option("--effect", help="The difference that --stop-early decision is to find.")
+        float,
+        typer.Option(
+            "--effect", metavar="SHARE", help="The difference that --stop-early decision is to find."
+        ),
     ] = 0.10,
     priority: Annotated[
         str,
-        typer.Option("--priority", help="high, normal or low: whose batches a shared broker serves first."),
+        typer.Option(
+            "--priority",
+            metavar="LEVEL",
+            help="high, normal or low: whose batches a shared broker serves first.",
+        ),
     ] = "normal",
     param: Annotated[
         list[str] | None,
@@ -138,17 +175,24 @@ def evaluate(
     ] = False,
     tools: Annotated[
         str | None,
-        typer.Option("--tools", help="Tools that claude-code may use, between commas; empty for none."),
+        typer.Option(
+            "--tools", metavar="LIST", help="Tools that claude-code may use, between commas; empty for none."
+        ),
     ] = None,
     budget_usd: Annotated[
-        float | None, typer.Option("--budget-usd", help="Start no attempt that may go past this sum.")
+        float | None,
+        typer.Option(
+            "--budget-usd", metavar="SUM", help="Start no attempt that may go past this sum, in USD."
+        ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; may repeat.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", metavar="ID", help="Only this task; may repeat.")
+    ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may repeat.")
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Only tasks with this tag; may repeat.")
     ] = None,
     tier: Annotated[
-        list[str] | None, typer.Option("--tier", help="Only tasks of this tier; may repeat.")
+        list[str] | None, typer.Option("--tier", metavar="TIER", help="Only tasks of this tier; may repeat.")
     ] = None,
     broker: Broker = None,
     insecure: Insecure = False,
@@ -157,7 +201,9 @@ def evaluate(
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit, print the run id and return; `uplift watch` follows it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan with calls and cost; run nothing.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Annotated[
         bool,
@@ -175,12 +221,18 @@ def evaluate(
 
     Examples:
 
-      uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --mock
+    \b
+      uplift evaluate --standalone --task-suite suite.yaml \\
+        --skill-path ./skill --mock
 
-      uplift evaluate --standalone --task-suite suite.yaml --skill-path ./skill --baseline-path ./old
-      --model anthropic:claude-sonnet-4-5 --pass-k 5 --gate decision
+    \b
+      uplift evaluate --standalone --task-suite suite.yaml \\
+        --skill-path ./skill --baseline-path ./old \\
+        --model anthropic:claude-sonnet-4-5 --pass-k 5 --gate decision
 
-      uplift evaluate --input ranking.json --candidate-id all --task-suite suite.yaml
+    \b
+      uplift evaluate --input ranking.json --candidate-id all \\
+        --task-suite suite.yaml
     """
     from producer import plan as plans
     from producer.config import Config, limits_of, params_of, parse_tools

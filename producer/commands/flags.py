@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,15 +16,17 @@ StateRoot = Annotated[
         show_default=True,
     ),
 ]
-Broker = Annotated[
-    str | None,
-    typer.Option(
-        "--broker",
-        help="Redis to share with workers: redis://, rediss:// or unix://. "
-        "Also UPLIFT_BROKER. Without one, a private server is started.",
-        metavar="URL",
-    ),
-]
+
+
+def _broker(without: str) -> Any:
+    """The flag for a shared server; commands differ in what they do without one."""
+    words = f"Redis that workers share: redis://, rediss:// or unix://. Also UPLIFT_BROKER. {without}"
+    return typer.Option("--broker", metavar="URL", help=words)
+
+
+Broker = Annotated[str | None, _broker("Without one, a private server is started.")]
+BrokerOfRun = Annotated[str | None, _broker("Without one, only runs of this state root are known.")]
+NeededBroker = Annotated[str | None, _broker("Needed: this command starts none.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow a broker on another machine without password and TLS.")
 ]

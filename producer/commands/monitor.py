@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import Broker, ConfigFile, Insecure
+from producer.commands.flags import ConfigFile, Insecure, NeededBroker
 
 
 def monitor(
-    broker: Broker = None,
+    broker: NeededBroker = None,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 5555,
-    user: Annotated[str, typer.Option("--user", help="Name to log in with.")] = "uplift",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Name to log in with.")] = "uplift",
     password: Annotated[
         str | None,
         typer.Option(
             "--password",
+            metavar="WORD",
             envvar="UPLIFT_MONITOR_PASSWORD",
             help="Password to log in with; made up and printed when not given. Other users of this machine see "
             "what is on the command line, so prefer the variable.",

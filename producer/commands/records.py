@@ -16,10 +16,10 @@ def aggregate(
     config: ConfigFile = None,
     output: Annotated[Path | None, typer.Option("--output", help="The artifact's path.")] = None,
     gate: Annotated[
-        str, typer.Option("--gate", help="What the exit code follows: verdict or decision.")
+        str, typer.Option("--gate", metavar="WHAT", help="What the exit code follows: verdict or decision.")
     ] = "verdict",
     margin: Annotated[
-        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+        float, typer.Option("--margin", metavar="SHARE", help="How much worse still counts as no worse.")
     ] = 0.05,
     quiet: Quiet = False,
     as_json: Annotated[
@@ -56,7 +56,7 @@ def compare(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     config: ConfigFile = None,
     margin: Annotated[
-        float, typer.Option("--margin", help="How much worse still counts as no worse.")
+        float, typer.Option("--margin", metavar="SHARE", help="How much worse still counts as no worse.")
     ] = 0.05,
     as_json: Json = False,
 ) -> None:

@@ -30,23 +30,39 @@ def rejudge(
     ] = None,
     judge_model: Annotated[
         str | None,
-        typer.Option("--judge-model", help="Model for llm-rubric judges. [default: as in the run]"),
+        typer.Option(
+            "--judge-model", metavar="SPEC", help="Model for llm-rubric judges. [default: as in the run]"
+        ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option("--sandbox", help="auto, required or off: for judges that run code.")
+        str,
+        typer.Option(
+            "--sandbox",
+            metavar="WHEN",
+            help="Confine code that judges run: auto (where it works), required or off.",
+        ),
     ] = "auto",
     gate: Annotated[
         str | None,
         typer.Option(
-            "--gate", help="What the exit code follows: verdict or decision. [default: as in the run]"
+            "--gate",
+            metavar="WHAT",
+            help="What the exit code follows: verdict or decision. [default: as in the run]",
         ),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option("--margin", help="How much worse still counts as no worse. [default: as in the run]"),
+        typer.Option(
+            "--margin",
+            metavar="SHARE",
+            help="How much worse still counts as no worse. [default: as in the run]",
+        ),
     ] = None,
     weak_baseline: Annotated[
-        str, typer.Option("--weak-baseline", help="error or warn, when the baseline passes less than 20 %.")
+        str,
+        typer.Option(
+            "--weak-baseline", metavar="WHAT", help="error or warn, when the baseline passes less than 20 %."
+        ),
     ] = "error",
     output: Annotated[
         Path | None, typer.Option("--output", help="The artifact's path; a folder with several candidates.")
@@ -73,7 +89,9 @@ def rejudge(
 
       uplift rejudge 20260101-120000-abc123 --task-suite stricter.yaml
 
-      uplift rejudge 20260101-120000-abc123 --judge-model anthropic:claude-opus-4-5
+    \b
+      uplift rejudge 20260101-120000-abc123 \\
+        --judge-model anthropic:claude-opus-4-5
     """
     from producer import display, rejudging, reports
     from producer.config import Config

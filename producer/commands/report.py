@@ -9,7 +9,7 @@ import typer
 
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
-    Broker,
+    BrokerOfRun,
     ConfigFile,
     Insecure,
     RunId,
@@ -48,7 +48,7 @@ def report(
     ] = None,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
     config: ConfigFile = None,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
 ) -> None:
     """Write reports of a finished run and print their paths.
@@ -59,7 +59,9 @@ def report(
 
       uplift report 20260101-120000-abc123
 
-      uplift report 20260101-120000-abc123 --md --output - >> "$GITHUB_STEP_SUMMARY"
+    \b
+      uplift report 20260101-120000-abc123 --md --output - \\
+        >> "$GITHUB_STEP_SUMMARY"
     """
     from producer import reports
     from producer.names import check_run_id

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
     Broker,
+    BrokerOfRun,
     ConfigFile,
     InFlight,
     Insecure,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def watch(
     run_id: RunId,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
     quiet: Quiet = False,
@@ -45,7 +46,7 @@ def watch(
 def cancel(
     run_id: RunId,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
     quiet: Quiet = False,

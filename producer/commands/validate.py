@@ -12,7 +12,7 @@ from producer.commands.flags import Json
 
 def validate(
     suites: Annotated[
-        list[Path] | None, typer.Argument(metavar="SUITE...", help="Suite files to check.")
+        list[Path] | None, typer.Argument(metavar="SUITE", help="Suite files to check.")
     ] = None,
     schema: Annotated[
         bool,

@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from producer.commands.flags import Broker, ConfigFile, InFlight, Insecure
+from producer.commands.flags import ConfigFile, InFlight, Insecure, NeededBroker
 
 
 def worker(
-    broker: Broker = None,
+    broker: NeededBroker = None,
     in_flight: InFlight = None,
     agents: Annotated[
         int | None, typer.Option("--agents", min=1, help="Agent programs at once. [default: number of cores]")
     ] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "warning",
     metrics_port: Annotated[
         int | None,
         typer.Option(
