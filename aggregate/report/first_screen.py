@@ -16,6 +16,7 @@ from aggregate.tables import ROWS, shown
 Artifact = Mapping[str, Any]
 _NAME = 80
 _LISTED = 20
+_LISTED_FLAKY = 10
 _GROUPS = (
     ("by_tier", "By tier", "tier"),
     ("by_model", "By model", "model"),
@@ -57,8 +58,7 @@ def view(material: Material) -> dict[str, Any]:
         "groups": list(_groups(artifact)) if ran else [],
         "judges": _judges(artifact) if ran else None,
         "warnings": _warnings(artifact),
-        "task_count": len(units(artifact)),
-        "has_texts": bool(material.tasks),
+        "has_baseline": artifact["baseline"] != "none",
     }
 
 
@@ -106,15 +106,15 @@ def _facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("Run", plain(artifact["run_id"], _NAME)),
         ("Made", plain(artifact["created_at"] or "", 40).replace("T", " ").replace("Z", " UTC")),
         ("Model" if len(artifact["models"]) == 1 else "Models", _names(artifact["models"])),
-        (
-            "Tasks",
-            f"{len(units(artifact))}, {artifact['pass_k']} attempts each"
-            if artifact["pass_k"] > 1
-            else str(len(units(artifact))),
-        ),
+        ("Tasks", _count(artifact)),
         ("Took", f"{wall:.3g} s" if wall is not None else ""),
-    ]  # fmt: skip - one fact a line
+    ]
     return [(name, value) for name, value in facts if value]
+
+
+def _count(artifact: Artifact) -> str:
+    tasks = len({unit.task for unit in units(artifact)})
+    return f"{tasks}, {artifact['pass_k']} attempts each" if artifact["pass_k"] > 1 else str(tasks)
 
 
 def _level(artifact: Artifact) -> str:
@@ -200,8 +200,8 @@ def _consistency(artifact: Artifact) -> list[dict[str, Any]]:
                 "score": shown(block["consistency_score"], lambda value: f"{value:.0f}"),
                 "overlap": shown(block["concept_overlap"], lambda value: f"{value:.0f} %"),
                 "range": shown(block["accuracy_range"], lambda value: f"{value:.0f} points"),
-                "flaky": [(plain(task, _NAME), f"{spread:.0f}") for task, spread in ranges[:_LISTED]],
-                "more": max(0, len(ranges) - _LISTED),
+                "flaky": [(plain(task, _NAME), f"{spread:.0f}") for task, spread in ranges[:_LISTED_FLAKY]],
+                "more": max(0, len(ranges) - _LISTED_FLAKY),
             }
         )
     return told

@@ -129,7 +129,9 @@ function head() {
   );
   const box = document.getElementById("rows-box");
   box.classList.toggle("one", !index.baseline);
-  box.classList.toggle("many", index.pass_k > 5);
+  const many = index.pass_k > 5;
+  box.classList.toggle("many", many);
+  box.style.setProperty("--dots", `${Math.max(4.5, (Math.min(index.pass_k, MOST_DOTS + 1.5) * (many ? 18 : 22)) / 16)}rem`);
   document.getElementById("rows-head").append(
     make("span", { class: "task" }, "Task"),
     ...(index.baseline
