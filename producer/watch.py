@@ -66,7 +66,8 @@ class Watch:
         self._lost_seconds = LOST_LEASES * lease
         self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
         self._looker = Looker(self.server.store, manifest, self.clock)
-        self._moved = self._met = self._wrote = self._probed = self.clock()
+        self._moved = self._mended = self._met = self._wrote = self._probed = self.clock()
+        self._refused: str | None = None
         self._recorded = -1
         while True:
             self.check()
@@ -103,16 +104,14 @@ class Watch:
     def _takes_writes(self) -> bool:
         """Ask a quiet run's server whether it can keep records at all; raises RunLost when it has not for long."""
         now = self.clock()
-        if now - self._moved < PROBE_SECONDS or now - self._probed < PROBE_SECONDS:
-            return True
-        self._probed = now
-        why = refuses_writes(self.server.store.client)
-        if why is None:
+        if now - max(self._moved, self._probed) > PROBE_SECONDS:
+            self._probed, self._refused = now, refuses_writes(self.server.store.client)
+        if self._refused is None:
             self._wrote = now
             return True
-        self._say_once(f"{why}; the run waits")
+        self._say_once(f"{self._refused}; the run waits")
         if now - self._wrote > self._lost_seconds:
-            raise RunLost(f"{why}; mend that, then go on with: uplift resume {self.run_id}")
+            raise RunLost(f"{self._refused}; mend that, then go on with: uplift resume {self.run_id}")
         return False
 
     def _show(self, progress: Progress, stopping: bool) -> None:
@@ -133,7 +132,7 @@ class Watch:
 
     def _mend(self, manifest: Manifest, state: State, progress: Progress) -> None:
         """Finish a run whose callback got lost, and publish again what no queue and no worker has."""
-        quiet = self.clock() - self._moved
+        quiet = self.clock() - max(self._moved, self._mended)
         if state.halt == "paused":
             raise Interrupted(self.run_id)
         if progress.in_flight:
@@ -141,10 +140,10 @@ class Watch:
         # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
         over = bool(state.halt) or progress.recorded == self._grid.attempts
         if over and quiet > self._finish_seconds and (state.halt or not self._queued(manifest)):
-            self._moved = self.clock()
+            self._mended = self.clock()
             finish(self.server.app, self.server.settings, self.run_id, state.generation, 1)
         elif quiet > self._lost_seconds:
-            self._moved = self.clock()
+            self._mended = self.clock()
             if not self._queued(manifest):
                 self.say("some batches got lost; publishing them again")
                 go_on(self.server, self.run_id, insist_seconds=0)

@@ -156,6 +156,18 @@ def test_a_full_server_is_said_and_after_a_while_the_way_to_go_on(server, watch,
     assert any("out of memory" in text for text in said)
 
 
+def test_a_full_server_is_noticed_with_short_leases_too(valkey, client, clock, said, monkeypatch):
+    monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "2")
+    server = a_server(valkey)
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    client.config_set("maxmemory", "1")
+    with pytest.raises(RunLost, match="out of memory"):
+        Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append).follow()
+    server.app.close()
+    server.store.client.close()
+
+
 def test_a_full_server_that_gets_room_again_is_waited_for(server, watch, clock, said, client):
     manifest = a_stored_run(server.store)
     go_on(server, RUN)

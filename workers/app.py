@@ -37,6 +37,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "redis_socket_timeout": 120,
         "redis_max_connections": connections,
         "broker_connection_retry_on_startup": True,
+        "broker_channel_error_retry": True,
         "broker_transport_options": {
             "visibility_timeout": settings.visibility_seconds,
             "unacked_restore_interval": min(5, settings.visibility_seconds / 4),

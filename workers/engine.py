@@ -126,8 +126,8 @@ class Engine:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued."""
         self.draining = True
         self._wait(self._cancel_all())
-        # Whoever stopped us waits ten seconds at most; claims that cannot be dropped now run out by themselves.
-        client = connect(self.settings.broker, timeout_seconds=2, retries=0)
+        # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
+        client = connect(self.settings.broker, timeout_seconds=5, retries=1)
         with suppress(redis.RedisError):
             for run in self.runs.known():
                 drop_all(client, run.manifest.run_id, self.name)

@@ -13,7 +13,7 @@ from workers.settings import Settings, from_environment
 
 HANDED_BACK = 77
 LOOK_SECONDS = 0.2
-DROP_SECONDS = 5.0
+DROP_SECONDS = 15.0
 
 
 class Died(Exception):
@@ -67,7 +67,8 @@ def main(message: str) -> None:
 
 def _leave_with_parent(engine: Engine) -> None:
     """Our standard input ends when the worker is told to stop, or is dead: then the attempt is handed back."""
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
+    os.read(0, 1)
     engine.drain()
     os._exit(HANDED_BACK)
 

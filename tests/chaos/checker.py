@@ -161,6 +161,19 @@ def _honest_errors(artifact: dict[str, Any], records: list[AttemptRecord]) -> It
             yield f"{arm} has {errors} errors, the artifact says {stats['n_errors']}"
 
 
+def queues_are_empty(stage: Stage) -> bool:
+    """Whether workers have taken, and done with, everything that faults delivered more than once."""
+    return not list(_messages(stage))
+
+
+def _messages(stage: Stage) -> Iterator[str]:
+    for key in (key for lane in (*LANES, QUARANTINE, FINISH) for key in waiting_keys(lane)):
+        if count := stage.client.llen(key):
+            yield f"{count} messages wait in {key!r}"
+    if count := stage.client.hlen("unacked"):
+        yield f"{count} messages are unacknowledged"
+
+
 def _left_behind(stage: Stage) -> Iterator[str]:
     keys = Keys(stage.run_id)
     for name, key in (("claims", keys.claims), ("owners", keys.owners)):
@@ -168,11 +181,7 @@ def _left_behind(stage: Stage) -> Iterator[str]:
             yield f"{name} are left: {stage.client.type(key)!r}"
     if float(stage.client.hget(keys.state, "reserved") or 0) > 1e-9:
         yield "budget is still reserved"
-    for key in (key for lane in (*LANES, QUARANTINE, FINISH) for key in waiting_keys(lane)):
-        if count := stage.client.llen(key):
-            yield f"{count} messages wait in {key!r}"
-    if count := stage.client.hlen("unacked"):
-        yield f"{count} messages are unacknowledged"
+    yield from _messages(stage)
     own = {stage.server.pid}
     left = [words for words in processes_below(stage.folder) if str(stage.folder / "data") not in words]
     if left:

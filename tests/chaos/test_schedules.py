@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .checker import INVARIANTS, check, check_left_behind
+from .checker import INVARIANTS, check, check_left_behind, queues_are_empty
 from .faults import strike
 from .stage import PRODUCTION, SHORT, Pace, Stage, a_folder, remove
 
@@ -59,6 +59,7 @@ def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> 
         stage.heal()
         stage.await_end()
         violations = check(stage, reference)
+        stage.until(lambda: queues_are_empty(stage), 10 * pace.lease)
         stage.stop_workers()
         violations += check_left_behind(stage)
         record_property("violated", sorted({number for number, _ in violations}))
