@@ -5,22 +5,20 @@ The same records and run info give the same bytes, whenever and in whatever orde
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-from aggregate import files, sentences, task_results
+from aggregate import sentences
+from aggregate.artifact_file import SCHEMA_VERSION, stdout_line, trace, write, write_json
 from aggregate.candidate import Numbers, measure, unmeasured
 from aggregate.frames import Frames, collect
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo
-from aggregate.standard_json import clean, dumps, rounded
+from aggregate.standard_json import clean, rounded
 from aggregate.stats import holm
 from aggregate.verdict import decision_level
 
-SCHEMA_VERSION = "1.0"
-_STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
+__all__ = ["build", "from_frames", "is_skipped", "stdout_line", "trace", "write", "write_json"]
 
 
 def build(info: RunInfo, records: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
@@ -99,43 +97,3 @@ def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
     made = int((~frames.attempts["cached"]).sum())
     speed = made / info.wall_seconds if info.wall_seconds else None
     return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
-
-
-def trace(artifact: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a failed candidate leaves for whoever revises it: failed tasks, why, scores before and after."""
-    if artifact["verdict"] != "fail":
-        return None
-    failed = task_results.failed_tasks(artifact["candidate_results"], artifact["baseline_results"])
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": artifact["run_id"],
-        "stage": "evaluated",
-        "skill_id": artifact["skill_id"],
-        "candidate_id": artifact["candidate_id"],
-        "verdict": artifact["verdict"],
-        "reason": artifact["reason"],
-        "scores": {
-            "before": artifact["baseline_pass_rate"],
-            "after": artifact["execution_pass_rate"],
-            "delta": artifact["delta"],
-        },
-        "failed_tasks": failed,
-        "next_step": artifact["next_step"],
-        "next_owner": artifact["next_owner"],
-    }
-
-
-def stdout_line(artifact: Mapping[str, Any]) -> str:
-    """The one line of JSON that a run prints."""
-    return dumps({name: artifact[name] for name in _STDOUT})
-
-
-def write(artifact: Mapping[str, Any], path: Path) -> Path:
-    """Write the artifact with its own absolute path as `truth_anchor`; whole or not at all."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a symlink that was meant
-    return write_json({**artifact, "truth_anchor": str(path)}, path)
-
-
-def write_json(value: Mapping[str, Any], path: Path) -> Path:
-    """Write standard JSON through a temporary file beside it, so that no reader ever sees a part."""
-    return files.write_text(dumps(value, indent=2) + "\n", path)

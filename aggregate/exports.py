@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from aggregate import early_stop, groups
-from aggregate.artifact import write_json
+from aggregate.artifact_file import write_json
 from aggregate.files import write_text
 from aggregate.frames import Frames, collect
 from aggregate.records import AttemptRecord

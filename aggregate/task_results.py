@@ -9,7 +9,6 @@ import pandas as pd
 
 from aggregate.frames import named_rows
 
-TRACE_CHARACTERS = 200
 _ORDER = {"passed": 0, "failed": 1, "timeout": 2, "error": 3}
 
 
@@ -62,31 +61,6 @@ def common_errors(attempts: pd.DataFrame, arm: str, most: int = 3) -> list[dict[
     counts = failed["error"].fillna("no message").value_counts()
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0])))
     return [{"message": str(message), "count": int(count)} for message, count in ordered[:most]]
-
-
-def failed_category(result: dict[str, Any]) -> str:
-    """Why a task failed: efficiency for time-outs, accuracy for rubric failures, execution for all else."""
-    if result["outcome"] == "timeout":
-        return "efficiency"
-    return "accuracy" if result["judge"] == "llm-rubric" else "execution"
-
-
-def failed_tasks(candidate: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tasks that the candidate did not pass, with its details cut short and scores before and after."""
-    before = {(result["task_id"], result["model"]): result for result in baseline}
-    return [
-        {
-            "task_id": result["task_id"],
-            "model": result["model"],
-            "failed_category": failed_category(result),
-            "details": (result["details"] or result["error"] or "")[:TRACE_CHARACTERS],
-            "score_before": before.get((result["task_id"], result["model"]), {}).get("score"),
-            "score_after": result["score"],
-            "passed_before": before.get((result["task_id"], result["model"]), {}).get("passed"),
-        }
-        for result in candidate
-        if result["passed"] is False
-    ]
 
 
 def _text(value: Any) -> str | None:

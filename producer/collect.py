@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from aggregate import artifact as artifacts
+from aggregate import artifact_file
 from aggregate.files import writing
 from aggregate.records import AttemptRecord
 from producer import reports
@@ -55,10 +55,10 @@ def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bo
     path = places.artifact(run_id, candidate)
     if notes.output is not None:
         path = Path(notes.output) / path.name if several else Path(notes.output)
-    artifact = {**artifact, "truth_anchor": str(artifacts.write(artifact, path))}
-    trace = artifacts.trace(artifact)
+    artifact = {**artifact, "truth_anchor": str(artifact_file.write(artifact, path))}
+    trace = artifact_file.trace(artifact)
     if trace is not None:
-        artifacts.write_json(trace, places.trace(run_id, candidate))
+        artifact_file.write_json(trace, places.trace(run_id, candidate))
     return artifact
 
 

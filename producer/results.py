@@ -18,7 +18,7 @@ def report_and_exit(
     artifacts: Sequence[dict[str, Any]], places: Places, *, gate: Gate, quiet: bool, as_json: bool
 ) -> NoReturn:
     """Print all artifacts of a run and leave with the worst exit code."""
-    from aggregate.artifact import stdout_line
+    from aggregate.artifact_file import stdout_line
     from aggregate.standard_json import dumps
     from aggregate.verdict import exit_code
 

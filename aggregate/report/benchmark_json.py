@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate.artifact import write_json
+from aggregate.artifact_file import write_json
 from aggregate.files import write_text
 from aggregate.records import AttemptRecord
 from aggregate.report.material import Material
