@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from producer import evaluation, local, session
 from producer.collect import collect
 from producer.evaluation import Surroundings
@@ -14,7 +16,7 @@ from producer.places import Places
 from producer.results import report_and_exit
 from producer.submit import go_on
 from producer.watch import Interrupted, Watch
-from workers.store import UnknownRun
+from workers.store import Halt, UnknownRun
 
 
 class _Home(Exception):
@@ -24,30 +26,10 @@ class _Home(Exception):
 def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
     check_run_id(run_id)
-    private = where.places.embedded(run_id)
-
-    def check() -> None:
-        if where.broker is None and local.address(private) is None:
-            raise _Home
-
-    try:
-        if where.broker is None:
-            check()
-        with session.for_known_run(where.places, run_id, where.broker) as opened:
-            follower = Watch(
-                opened.server, run_id, show=where.display.show, say=where.display.say, check=check
-            )
-            with where.display:
-                made = follower.follow()
-            made = collect(opened.server.store, run_id, made, where.places)
-    except _Home:
-        made = finished(where.places, run_id)
-        if not made and private.is_dir():
-            raise Interrupted(run_id) from None
-        if not made:
-            raise UnknownRun(
-                f"no run {run_id!r} under {where.places.root}; `uplift runs` lists them"
-            ) from None
+    if where.broker is None and local.address(where.places.embedded(run_id)) is None:
+        made = _at_home(run_id, where.places)
+    else:
+        made = _to_the_end(run_id, where)
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
@@ -56,17 +38,48 @@ def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> N
     check_run_id(run_id)
     if where.broker is None and finished(where.places, run_id):
         raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel")
-    with session.for_known_run(where.places, run_id, where.broker) as opened:
-        store = opened.server.store
-        store.manifest(run_id)
-        store.halt(run_id, "cancelled")
-        follower = Watch(
-            opened.server, run_id, show=where.display.show, say=where.display.say, finish_seconds=1.0
-        )
-        with where.display:
-            made = follower.follow()
-        made = collect(store, run_id, made, where.places)
+    made = _to_the_end(run_id, where, halt="cancelled", finish_seconds=1.0)
     _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def _to_the_end(
+    run_id: str, where: Surroundings, *, halt: Halt = "", finish_seconds: float | None = None
+) -> list[dict[str, Any]]:
+    """Follow a run, halted first where asked for. Whoever owns its private server may finish it before we look."""
+    private = where.places.embedded(run_id)
+    owned = where.broker is None and local.address(private) is not None
+
+    def check() -> None:
+        if owned and local.address(private) is None:
+            raise _Home
+
+    try:
+        with session.for_known_run(where.places, run_id, where.broker) as opened:
+            store = opened.server.store
+            store.manifest(run_id)
+            if halt:
+                store.halt(run_id, halt)
+            show, say = where.display.show, where.display.say
+            follower = Watch(opened.server, run_id, show, say, check, finish_seconds=finish_seconds)
+            with where.display:
+                made = follower.follow()
+            return collect(store, run_id, made, where.places)
+    except _Home:
+        return _at_home(run_id, where.places)
+    except redis.ConnectionError:
+        if not owned or local.address(private) is not None:
+            raise
+        return _at_home(run_id, where.places)
+
+
+def _at_home(run_id: str, places: Places) -> list[dict[str, Any]]:
+    """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
+    made = finished(places, run_id)
+    if not made and places.embedded(run_id).is_dir():
+        raise Interrupted(run_id)
+    if not made:
+        raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
+    return made
 
 
 def resume(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:

@@ -18,9 +18,9 @@ from producer import local, session
 from producer.following import finished
 from producer.names import check_run_id
 from producer.places import Places
+from producer.standing import state_word
 from producer.submit import Server, open_server
 from workers.finish import grid_of
-from workers.server import workers as known_workers
 from workers.store import UnknownRun
 
 
@@ -76,57 +76,13 @@ def _unfinished(places: Places) -> Iterator[Row]:
 
 
 def _server_row(server: Server, run_id: str) -> Row:
-    facts = _facts(server, run_id)
-    return Row(run_id, facts["state"], facts["created_at"], facts["suite"], facts["done"], facts["total"])
-
-
-def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
-    """How a run stands; raises UnknownRun."""
-    if made := finished(places, run_id):
-        one = made[0]
-        return {
-            "run": run_id,
-            "state": one["status"],
-            "verdict": one["verdict"],
-            "decision": one["decision"],
-            "delta": one["delta"],
-            "reason": one["reason"],
-            "artifact": one["truth_anchor"],
-        }
-    if broker is None and places.embedded(run_id).is_dir() and local.address(places.embedded(run_id)) is None:
-        return {"run": run_id, "state": "interrupted", "next": f"uplift resume {run_id}"}
-    with session.for_known_run(places, run_id, broker) as opened:
-        return _facts(opened.server, run_id)
-
-
-def _facts(server: Server, run_id: str) -> dict[str, Any]:
     store = server.store
     manifest, state, progress = store.manifest(run_id), store.state(run_id), store.progress(run_id)
     if state is None:
         raise UnknownRun(f"no run {run_id!r} on this server")
-    arms = {}
-    for number, arm in enumerate(manifest.arms):
-        counts = progress.outcomes.get(number, {})
-        judged = sum(counts.get(name, 0) for name in ("passed", "failed", "timeout"))
-        arms[arm.name] = f"{counts.get('passed', 0)} of {judged} passed, {counts.get('error', 0)} errors"
-    return {
-        "run": run_id,
-        "state": _state_word(state.halt, sealed=state.sealed),
-        "created_at": datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds"),
-        "suite": store.info(run_id).task_suite,
-        "done": progress.recorded,
-        "total": grid_of(manifest).attempts,
-        "in_flight": progress.in_flight,
-        "workers": len(known_workers(store.client)),
-        "spent_usd": round(state.spent, 6),
-        **arms,
-    }
-
-
-def _state_word(halt: str, *, sealed: bool) -> str:
-    if sealed:
-        return "finished" if halt in ("", "decided") else halt
-    return halt or "running"
+    created = datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds")
+    suite, total = store.info(run_id).task_suite, grid_of(manifest).attempts
+    return Row(run_id, state_word(state), created, suite, progress.recorded, total)
 
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:

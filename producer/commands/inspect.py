@@ -69,23 +69,22 @@ def status(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say how a run stands: attempts done and left, pass rates so far, spent, workers.
+    """Say how a run stands: attempts done and left, pass rates so far for each arm, cost, workers.
 
     Example: uplift status 20260101-120000-abc123 --json
     """
     import json
 
-    from producer import listing
+    from producer import standing
     from producer.names import check_run_id
     from producer.places import Places
     from producer.session import broker_url
 
-    facts = listing.status(Places(state_root), broker_url(broker, insecure=insecure), check_run_id(run_id))
+    facts = standing.status(Places(state_root), broker_url(broker, insecure=insecure), check_run_id(run_id))
     if as_json:
         typer.echo(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        typer.echo(f"{name.replace('_', ' '):<12} {'–' if value is None else value}")
+    else:
+        standing.show(facts)
 
 
 def show(
