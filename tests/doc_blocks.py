@@ -16,7 +16,7 @@ PAGES = [
 COMMANDS = ("sh", "bash", "console")
 
 _FENCE = re.compile(r"^( *)(`{3,})([\w-]*)[^`]*$")
-_MARKER = re.compile(r"<!-- (illustrative|tested|exits|output|prepare)(?:: (.*?))? -->")
+_MARKER = re.compile(r"<!-- (illustrative|tested|exits|output)(?:: (.*?))? -->")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
