@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +25,9 @@ NAMES: dict[Format, str] = {
 }
 
 
+APART_TASKS = 2000
+
+
 class NoReport(Exception):
     """A report cannot be made: the run is not over, or its records are not where they should be."""
 
@@ -33,8 +38,18 @@ def page(places: Places, artifact: Mapping[str, Any], *, several: bool) -> Path:
 
 
 def write_pages(places: Places, run_id: str, artifacts: list[dict[str, Any]]) -> list[Path]:
-    """The HTML page of every candidate of a run that has just come home."""
-    return write(artifacts, places, "html", records=places.records(run_id))
+    """The HTML page of every candidate of a run that has just come home.
+
+    The page of a large run is made in a process of its own, so that the command that waited for it stays small.
+    """
+    if sum(len(artifact["candidate_results"]) for artifact in artifacts) <= APART_TASKS:
+        return write(artifacts, places, "html", records=places.records(run_id))
+    command = [sys.executable, "-P", "-m", "producer.reports", str(places.root), run_id]
+    child = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["no message"]
+        raise NoReport(f"the page of run {run_id} could not be written: {lines[-1]}")
+    return [page(places, artifact, several=len(artifacts) > 1) for artifact in artifacts]
 
 
 def write(
@@ -129,3 +144,8 @@ def _writer(form: Format) -> Callable[[Material, Path], Path]:
         "benchmark-json": benchmark_json.write,
     }
     return writers[form]
+
+
+if __name__ == "__main__":
+    home, run = Places(Path(sys.argv[1])), sys.argv[2]
+    write(find(home, run, None), home, "html", records=home.records(run))
