@@ -28,7 +28,7 @@ from producer.cli import app
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN_PAGES = [page for page in PAGES if any(block.executed for block in blocks(page))]
 KNOWN = {*COMMANDS, "", "text", "yaml", "toml", "python", "json", "dockerfile"}
-LOOKS_TYPED = re.compile(r"^\s*(\$ |(uplift|make|pip|python3?|docker|export|cd|git) )", re.MULTILINE)
+LOOKS_TYPED = re.compile(r"^\s*(\$ |(uplift|make|pip|python3?|pytest|ruff|docker|curl|export|cd|git) )", re.MULTILINE)
 # The word RUN stands for the newest run, EARLIER for the one before it.
 TOOL = """#!/bin/sh
 word() { ls -t "${UPLIFT_STATE_ROOT:-.uplift}/evaluations" | sed -n "$1"'s/[.]json$//p'; }
