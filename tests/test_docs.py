@@ -28,7 +28,9 @@ from producer.cli import app
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN_PAGES = [page for page in PAGES if any(block.executed for block in blocks(page))]
 KNOWN = {*COMMANDS, "", "text", "yaml", "toml", "python", "json", "dockerfile"}
-LOOKS_TYPED = re.compile(r"^\s*(\$ |(uplift|make|pip|python3?|pytest|ruff|docker|curl|export|cd|git) )", re.MULTILINE)
+LOOKS_TYPED = re.compile(
+    r"^\s*(\$ |(uplift|make|pip|python3?|pytest|ruff|docker|curl|export|cd|git) )", re.MULTILINE
+)
 # The word RUN stands for the newest run, EARLIER for the one before it.
 TOOL = """#!/bin/sh
 word() { ls -t "${UPLIFT_STATE_ROOT:-.uplift}/evaluations" | sed -n "$1"'s/[.]json$//p'; }
@@ -230,21 +232,37 @@ def test_the_shell_completes_commands_and_flags() -> None:
 @pytest.mark.timeout(900)  # two dozen commands in a row, each of which may wait for a busy machine
 @pytest.mark.parametrize("page", RUN_PAGES, ids=named)
 def test_what_a_page_tells_to_type_works_from_top_to_bottom(page: Path, short_tmp: Path) -> None:
-    home, outputs = a_newcomers_folder(short_tmp)
+    outputs = a_newcomers_folder(short_tmp)
     script = ["set -eo pipefail"]
     for number, block in enumerate(blocks(page)):
         if block.executed:
             script += as_script(block, outputs / f"{number:03}")
-    env = dict(os.environ)
-    path = f"{short_tmp / 'bin'}{os.pathsep}{env['PATH']}"
-    env |= {"PATH": path, "HOME": str(short_tmp), "COLUMNS": "100", "TERM": "dumb", "CI": "true"}
-    ended = subprocess.run(
-        ["bash", "-c", "\n".join(script)], cwd=home, env=env, capture_output=True, text=True, timeout=870
-    )
+    ended = in_shell(short_tmp, "\n".join(script))
     said = {int(path.name): path.read_text(encoding="utf-8") for path in sorted(outputs.iterdir())}
     last = max(said)
     assert ended.returncode == 0, f"{blocks(page)[last].place}: {ended.stderr}{said[last]}"
     compare_outputs(page, said)
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_demo_prints(short_tmp: Path) -> None:
+    recipe = re.search(
+        r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert recipe is not None
+    a_newcomers_folder(short_tmp)
+    ended = in_shell(short_tmp, recipe[1].replace("$(BIN)/", ""))
+    assert ended.returncode == 0, ended.stderr
+    (shown,) = [block for block in blocks(ROOT / "README.md") if block.language == "text"]
+    assert missing_lines(shown, ended.stderr) == []
+
+
+def in_shell(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "HOME": str(folder), "COLUMNS": "100", "TERM": "dumb", "CI": "true"}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder / "home", env=env, capture_output=True, text=True, timeout=870
+    )
 
 
 def as_script(block: Block, output: Path) -> list[str]:
@@ -262,14 +280,19 @@ def compare_outputs(page: Path, said: dict[int, str]) -> None:
     for number, block in enumerate(blocks(page)):
         latest = said.get(number, latest)
         if block.marker == "output":
-            flat = " ".join(latest.split())
-            for line in filter(str.strip, block.text.splitlines()):
-                pieces = [re.escape(" ".join(piece.split())) for piece in line.split("…")]
-                assert re.search(".*?".join(pieces), flat), f"{block.place}: {line!r} is not in:\n{latest}"
+            assert missing_lines(block, latest) == [], f"{block.place} is not in:\n{latest}"
 
 
-def a_newcomers_folder(folder: Path) -> tuple[Path, Path]:
-    """A folder with a suite, a skill, its last version, another tool's evals, and `uplift` on the PATH."""
+def missing_lines(block: Block, said: str) -> list[str]:
+    """Lines of a block that are not in an output, however that was wrapped; … is a gap."""
+    flat = " ".join(said.split())
+    lines = filter(str.strip, block.text.splitlines())
+    pieces = {line: [re.escape(" ".join(piece.split())) for piece in line.split("…")] for line in lines}
+    return [line for line, parts in pieces.items() if not re.search(".*?".join(parts), flat)]
+
+
+def a_newcomers_folder(folder: Path) -> Path:
+    """A folder with a suite, a skill, its last version, another tool's evals, and a folder for outputs."""
     home, outputs, tools = (folder / name for name in ("home", "outputs", "bin"))
     for one in (home, outputs, tools):
         one.mkdir()
@@ -284,4 +307,4 @@ def a_newcomers_folder(folder: Path) -> tuple[Path, Path]:
     tool = tools / "uplift"
     tool.write_text(TOOL.replace("@python@", sys.executable))
     tool.chmod(0o755)
-    return home, outputs
+    return outputs
