@@ -8,7 +8,7 @@ import typer
 
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
-    Broker,
+    BrokerOfRun,
     ConfigFile,
     Insecure,
     Json,
@@ -19,7 +19,7 @@ from producer.commands.flags import (
 
 def runs(
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
     delete: Annotated[
@@ -64,7 +64,7 @@ def runs(
 def status(
     run_id: RunId,
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
     as_json: Json = False,
@@ -91,7 +91,7 @@ def show(
     run_id: RunId,
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task id of the suite.")],
     state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
+    broker: BrokerOfRun = None,
     insecure: Insecure = False,
     config: ConfigFile = None,
     as_json: Json = False,
