@@ -26,12 +26,13 @@ from workers.server import check
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a run takes place, apart from what is run."""
+    """Where a run takes place, apart from what is run. Without a `stop` to ask, signals stop it."""
 
     places: Places
     broker: str | None
     display: Display
     in_flight: int | None = None
+    stop: Callable[[], bool] | None = None
 
 
 def evaluate(plan: Plan, where: Surroundings) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None])
 
 def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, Any]]:
     """Watch a run to its end and collect it."""
-    with where.display as display, stopper(display.say, f"uplift resume {run_id}") as stop:
+    with where.display as display, stopper(display.say, f"uplift resume {run_id}", where.stop) as stop:
         if opened.local is not None:
             opened.local.say = display.say
         watch = Watch(

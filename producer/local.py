@@ -232,7 +232,7 @@ def _start(
 
 
 def _dying_with_parent(at_death: signal.Signals) -> Callable[[], None] | None:
-    """For the child between fork and exec; the signal follows the creating thread, so call it from the main one."""
+    """For the child between fork and exec; the signal follows the creating thread, so start and stop in one thread."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

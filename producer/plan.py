@@ -146,12 +146,17 @@ class Plan:
         return "skill" if self.baseline.skill else "bare"
 
 
-def make(options: Options, *, now: datetime | None = None, run_id: str | None = None) -> Plan:
-    """Read and check everything that the flags name; raises before anything is written or sent."""
+def make(
+    options: Options, *, now: datetime | None = None, run_id: str | None = None, suite: Suite | None = None
+) -> Plan:
+    """Read and check everything that the flags name; raises before anything is written or sent.
+
+    A `suite` that is given is not read from its file.
+    """
     options.check()
     for spec in (*options.models, *filter(None, [options.judge_model])):
         parse(spec)
-    whole = suites.load(options.task_suite)
+    whole = suite or suites.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     arms, skipped = _standalone(options) if options.standalone else _pipeline(options)
     moment = now or datetime.now(UTC)

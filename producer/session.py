@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from producer import local
@@ -40,11 +40,13 @@ def for_new_run(
 ) -> Iterator[Session]:
     """A server for a run that is about to start, with a worker where the server is private."""
     if broker is not None:
-        yield Session(open_server(broker))
+        with closing(open_server(broker)) as server:
+            yield Session(server)
         return
     with local.serving(places.embedded(run_id)) as private:
         private.start_worker(in_flight=in_flight)
-        yield Session(open_server(private.url), private)
+        with closing(open_server(private.url)) as server:
+            yield Session(server, private)
 
 
 @contextmanager
@@ -53,7 +55,8 @@ def for_known_run(
 ) -> Iterator[Session]:
     """The server on which a run is; a private one that is not running is started, with a worker if asked."""
     if broker is not None:
-        yield Session(open_server(broker))
+        with closing(open_server(broker)) as server:
+            yield Session(server)
         return
     folder = places.embedded(run_id)
     if not folder.is_dir():
@@ -63,9 +66,11 @@ def for_known_run(
         )
     url = local.address(folder)
     if url is not None:
-        yield Session(open_server(url))
+        with closing(open_server(url)) as server:
+            yield Session(server)
         return
     with local.serving(folder) as private:
         if worker:
             private.start_worker(in_flight=in_flight)
-        yield Session(open_server(private.url), private)
+        with closing(open_server(private.url)) as server:
+            yield Session(server, private)

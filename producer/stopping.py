@@ -30,8 +30,13 @@ class Stopper:
 
 
 @contextmanager
-def stopper(say: Callable[[str], None], resume: str) -> Iterator[Stopper]:
-    """Handle both signals for as long as the block runs."""
+def stopper(
+    say: Callable[[str], None], resume: str, ask: Callable[[], bool] | None = None
+) -> Iterator[Callable[[], bool]]:
+    """Handle both signals for as long as the block runs; with somebody to `ask` they are left alone."""
+    if ask is not None:
+        yield ask
+        return
     made = Stopper(say, resume)
     before = {number: signal.signal(number, made.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 
 import redis
 from celery import Celery
+from kombu import pools
 from kombu.exceptions import OperationalError
 
 from aggregate.records import AttemptRecord
@@ -31,6 +33,18 @@ class Server:
     settings: Settings
     store: Store
     app: Celery
+
+    def close(self) -> None:
+        """Give back every connection; a program that runs many evaluations must not collect them."""
+        held = ((pools.producers, self.app.amqp.producer_pool), (pools.connections, self.app.pool))
+        with suppress(redis.RedisError, OperationalError, OSError):  # a server that is gone has closed them
+            self.store.client.close()
+            self.app.backend.client.connection_pool.disconnect()
+            for group, pool in held:
+                pool.force_close_all(close_pool=False)  # another run may share it
+                for key in [key for key, known in group.items() if known is pool]:
+                    dict.__delitem__(group, key)  # kombu keeps them for ever, under keys that it has hashed
+        self.app.close()
 
 
 def open_server(url: str) -> Server:

@@ -7,7 +7,8 @@ Schemas, `yaml_reader` which YAML it may use.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -71,6 +72,25 @@ def _load(path: Path) -> Suite:
         document = located_yaml.read(path)
     except FileNotFoundError:
         raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
+    return _checked(document, path)
+
+
+def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
+    """A suite that is in memory, checked as a file would be; `folder` holds its `fixtures/`.
+
+    Problems have no line: they name the value by its path.
+    """
+    try:
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidSuite([Problem("", 0, 0, "", f"the suite is not plain data: {problem}")]) from None
+    try:
+        return _checked(located_yaml.parse(text, ""), folder / "in-memory")
+    except InvalidSuite as invalid:
+        raise InvalidSuite([replace(one, line=0, column=0) for one in invalid.problems]) from None
+
+
+def _checked(document: Document, path: Path) -> Suite:
     problems = document.problems(_findings(document, path.parent))
     if problems or document.root is None:
         raise InvalidSuite(problems)
