@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -15,11 +16,12 @@ import redis.asyncio
 from submitting import RUN, a_stored_run
 
 from workers import lease as leases
+from workers.app import build, queue
 from workers.claims import Finished, RunClaims, Wanted, drop_all
 from workers.engine import Batch, Drained, Engine
 from workers.lease import Keeper, silent_beats, start_again
 from workers.settings import Settings
-from workers.steps import Idleness
+from workers.steps import Idleness, tolerated
 from workers.store import Keys, Store
 
 
@@ -267,3 +269,20 @@ def test_a_stopped_clock_is_no_hang(valkey):
     process.stdin.close()
     assert process.wait(timeout=20) == 0
     process.stdout.close()
+
+
+def test_acknowledging_on_a_channel_that_is_gone_is_taken_for_a_lost_connection(valkey):
+    app = build(Settings(valkey))
+    with app.connection_for_read() as connection:
+        lane = queue("uplift.lane.0").bind(connection.default_channel)
+        lane.declare()
+        app.send_task("uplift.run_batch", queue="uplift.lane.0", argsrepr="")
+        message = lane.get(accept=["json"])
+        errors = connection.connection_errors
+    message.channel._pool = None  # as a lost connection leaves it
+    said = []
+    logger = logging.getLogger("acknowledging")
+    logger.critical = lambda text, *args, **_: said.append(text)
+    message.ack_log_error(logger, tolerated(errors))
+    assert "ack" in said[0]
+    app.close()

@@ -6,6 +6,16 @@ import os
 import sys
 import threading
 import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import redis
+
+from workers.server import connect, forget_worker
+
+if TYPE_CHECKING:
+    from workers.engine import Engine
+    from workers.settings import Settings
 
 
 def main(*options: str, log_level: str = "warning") -> None:
@@ -14,16 +24,20 @@ def main(*options: str, log_level: str = "warning") -> None:
     from celery.exceptions import SecurityWarning
 
     from workers.app import worker_app
-    from workers.server import connect, forget_worker
+    from workers.lease import start_again
     from workers.settings import from_environment
+    from workers.steps import Watchdog
     from workers.tasks import engine
 
     settings = from_environment()
     # Containers and CI run as root; which user a worker runs as is not Celery's to say in the middle of a log.
     warnings.filterwarnings("ignore", category=SecurityWarning)
 
+    asked = threading.Event()
+
     @signals.worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]  # Celery has no hints
     def hand_back(**_: object) -> None:
+        asked.set()
         timer = threading.Timer(settings.drain_seconds, lambda: engine(settings).drain())
         timer.daemon = True
         timer.start()
@@ -36,8 +50,17 @@ def main(*options: str, log_level: str = "warning") -> None:
     finally:
         current = engine()
         if current is not None:
-            forget_worker(connect(settings.broker), current.name)
-            current.close()
+            _leave(settings, current)
+    if Watchdog.broke_down and not asked.is_set():
+        start_again("the worker broke down; starting it anew", worked=bool(current and current.done))
+
+
+def _leave(settings: Settings, engine: Engine) -> None:
+    """Hand back what is left, so that nobody waits for a lease to run out, and be forgotten."""
+    engine.drain()
+    with suppress(redis.RedisError):
+        forget_worker(connect(settings.broker, timeout_seconds=5, retries=1), engine.name)
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hi
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
         self._engine = engine(from_environment())
+        consumer.connection_errors = tolerated(consumer.connection_errors)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._set(consumer)
@@ -43,6 +44,15 @@ class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hi
     def _set(self, consumer: Any) -> None:
         if consumer.qos is not None:
             consumer.qos.set(self._engine.load.room())
+
+
+def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+    """What Celery must take for a lost connection.
+
+    kombu raises AttributeError when a job that ended during a reconnect is acknowledged on the channel that is
+    gone. Celery would end the worker for that; the message is delivered again anyway.
+    """
+    return (*errors, AttributeError)
 
 
 class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
@@ -83,6 +93,7 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
     """
 
     requires = ("celery.worker.components:Pool",)
+    broke_down = False
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
@@ -93,6 +104,8 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
     def stop(self, worker: Any) -> None:
         self._stopped.set()
+        # Celery stops its steps for an error of its own, too, and then tells nobody but its exit code.
+        Watchdog.broke_down = bool(worker.exitcode)
 
     terminate = stop
 

@@ -14,6 +14,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, action="append", help="run only the schedule of this seed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_AtOnce(config), "chaos-at-once")
+
+
+class _AtOnce:
+    """Names a violated schedule as soon as it is over: a long run takes an hour."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        schedule = dict(report.user_properties).get("schedule")
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and schedule and terminal is not None:
+            terminal.write_line(f"\n{schedule}: {report.longreprtext[-4000:]}")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [
         report

@@ -189,7 +189,8 @@ class Stage:
             f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
             for path in sorted(self.folder.glob("*.log"))
         ]
-        return "\n".join([*self.log, *logs])
+        ends = [f"worker {number} ended with {one.poll()}" for number, one in enumerate(self.workers)]
+        return "\n".join([*self.log, *ends, *logs])
 
 
 def a_folder() -> Path:

@@ -281,21 +281,54 @@ main()
 
 def test_a_worker_that_hears_nothing_although_messages_wait_starts_anew_by_itself() -> None:
     with a_stage() as stage:
-        program = STUCK.format(url=stage.url, marker=str(stage.folder / "was-stuck"))
-        with (stage.folder / "worker-0.log").open("w") as output:
-            worker = subprocess.Popen(
-                [sys.executable, "-P", "-c", program],
-                env={**os.environ, **stage.environment},
-                stdout=output,
-                stderr=output,
-                text=True,
-            )
-        stage.workers.append(worker)
+        worker = start_program(stage, STUCK)
         stage.evaluate()
         assert_whole(stage)
         assert "starting it anew" in (stage.folder / "worker-0.log").read_text()
         assert worker.poll() is None
         assert stage.stop_workers() == [0]
+
+
+BREAKS = """
+import os, sys
+sys.argv = ["uplift", "worker", "--broker", {url!r}]
+if not os.path.exists({marker!r}):
+    import time
+    from celery.worker import state
+    def breaks_later(until=time.monotonic() + 6):
+        if time.monotonic() > until:
+            open({marker!r}, "w").close()
+            raise SystemError("a bug")
+    state.maybe_shutdown = breaks_later
+from producer.cli import main
+main()
+"""
+
+
+def test_a_worker_that_breaks_down_starts_anew_by_itself() -> None:
+    """Celery ends a worker for an error that it does not know, and calls that a success."""
+    with a_stage("sim:latency=4,cost=0.01") as stage:
+        worker = start_program(stage, BREAKS)
+        stage.evaluate()
+        assert_whole(stage)
+        assert "starting it anew" in (stage.folder / "worker-0.log").read_text()
+        assert worker.poll() is None
+        assert stage.stop_workers() == [0]
+
+
+def start_program(stage: Stage, program: str) -> subprocess.Popen[str]:
+    """A worker that is broken the first time, and as it should be when it is started again."""
+    text = program.format(url=stage.url, marker=str(stage.folder / "was-broken"))
+    with (stage.folder / "worker-0.log").open("w") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-c", text],
+            env={**os.environ, **stage.environment},
+            stdout=output,
+            stderr=output,
+            text=True,
+        )
+    stage.workers.append(worker)
+    return worker
 
 
 def test_a_worker_that_is_told_to_stop_hands_back_a_quarantined_attempt_too() -> None:
