@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import make_live_view
 from playwright.sync_api import Browser, sync_playwright
 
 DOCS = Path(__file__).resolve().parent
@@ -41,6 +42,7 @@ def main() -> None:
         for name, scheme, size, fragment in PICTURES:
             photograph(browser, page, DOCS / "screenshots" / f"{name}.png", scheme, size, fragment)
         browser.close()
+    make_live_view.main()
 
 
 def example_run(folder: Path) -> Path:

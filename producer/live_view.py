@@ -85,7 +85,7 @@ def _arms(view: View, shown: Iterable[int], width: int) -> Table:
         passing, between = _passing(view, arm)
         cells: list[RenderableType] = [
             Text(plain(view.arms[arm]), style="bold", overflow="ellipsis"),
-            ProgressBar(total=max(1, view.total_per_arm), completed=done),
+            _bar(done, view.total_per_arm),
             Text(f"{done:>{len(total)},}/{total}"),
             Text(f"{passing:>5} passing {between}"),
         ]
@@ -94,6 +94,10 @@ def _arms(view: View, shown: Iterable[int], width: int) -> Table:
         cells.append(Text(_count(errors, "error"), style="red"))
         table.add_row(*cells)
     return table
+
+
+def _bar(done: int, total: int) -> ProgressBar:
+    return ProgressBar(total=max(1, total), completed=done, complete_style="cyan", finished_style="green")
 
 
 def _passing(view: View, arm: int) -> tuple[str, str]:
