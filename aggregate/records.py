@@ -15,7 +15,8 @@ JUDGED: frozenset[str] = frozenset({"passed", "failed", "timeout"})
 class AttemptRecord(BaseModel):
     """One attempt. Only task, arm, attempt and outcome are required; what is missing stays missing.
 
-    `workspace` is the digest of the bundle with the files that an agent left.
+    `workspace` is the digest of the bundle with the files that an agent left; `should_trigger` is what the task
+    says of the skill, so that records alone tell right triggers from wrong ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
@@ -44,6 +45,7 @@ class AttemptRecord(BaseModel):
     deliveries: int | None = None
     retries: int | None = None
     workspace: str | None = None
+    should_trigger: bool | None = None
 
     @property
     def judged(self) -> bool:

@@ -160,14 +160,23 @@ class Observer:
         judge = record.judgments[0].judge if record.judgments else None
         known = self.tasks.get(record.task)
         # Building a model per record is what makes 100,000 of them slow; most say nothing new.
-        said = (record.tier, record.tags, judge or (known.judge if known else None))
-        if known and said == (known.tier, known.tags, known.judge):
+        said = (record.tier, record.tags, judge or (known.judge if known else None), record.should_trigger)
+        if known and said == (known.tier, known.tags, known.judge, known.should_trigger):
             return
         self.tasks[record.task] = self._merged(known, record, judge)
 
     def _merged(self, known: TaskInfo | None, record: AttemptRecord, judge: str | None) -> TaskInfo:
         if known is None:
-            return TaskInfo(id=record.task, tier=record.tier, tags=tuple(sorted(record.tags)), judge=judge)
+            return TaskInfo(
+                id=record.task,
+                tier=record.tier,
+                tags=tuple(sorted(record.tags)),
+                judge=judge,
+                should_trigger=record.should_trigger,
+            )
+        wanted = {known.should_trigger, record.should_trigger} - {None}
+        if len(wanted) > 1:
+            self.warnings.add(f"task {record.task} should trigger and should not; that it should is used")
         if known.tier and record.tier and known.tier != record.tier:
             self.warnings.add(f"task {record.task} has more than one tier; the first in order is used")
         return TaskInfo(
@@ -175,6 +184,7 @@ class Observer:
             tier=min((tier for tier in (known.tier, record.tier) if tier), default=None),
             tags=tuple(sorted({*known.tags, *record.tags})),
             judge=min((kind for kind in (known.judge, judge) if kind), default=None),
+            should_trigger=max((one for one in wanted if one is not None), default=None),
         )
 
 

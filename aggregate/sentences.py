@@ -29,6 +29,7 @@ def summary(artifact: Mapping[str, Any]) -> list[str]:
         found(artifact),
         decided(artifact),
         power(artifact),
+        triggered(artifact),
         saved(artifact),
         simulated(artifact),
     ]
@@ -41,6 +42,29 @@ def saved(artifact: Mapping[str, Any]) -> str:
     if artifact["stop_early"] is None or artifact["status"] != "finished" or not attempts["skipped"]:
         return ""
     return f"Stopped early: {attempts['run']} of {attempts['planned']} attempts were enough."
+
+
+def triggered(artifact: Mapping[str, Any]) -> str:
+    """How often the skill was invoked when it should be and when it should not; empty where nobody asked."""
+    block = artifact["triggers"]
+    if block is None:
+        return ""
+    parts = []
+    if block["trigger_rate"] is not None:
+        parts.append(
+            f"in {_percent(block['trigger_rate'])} of attempts that should{_of(block['missed_tasks'])}"
+        )
+    if block["false_trigger_rate"] is not None:
+        wrong = _of(block["false_trigger_tasks"], "in")
+        parts.append(f"in {_percent(block['false_trigger_rate'])} of those that should not{wrong}")
+    return f"The skill was invoked {' and '.join(parts)}."
+
+
+def _of(tasks: list[str], word: str = "not in") -> str:
+    if not tasks:
+        return ""
+    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
+    return f" ({word} {', '.join(plain(task, 60) for task in tasks[:3])}{more})"
 
 
 def failed(artifact: Mapping[str, Any]) -> str:

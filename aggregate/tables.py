@@ -222,8 +222,9 @@ def _changes(
 
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
-    if enough := sentences.saved(artifact):
-        yield _text(enough)
+    for sentence in (sentences.triggered(artifact), sentences.saved(artifact)):
+        if sentence:
+            yield _text(sentence)
     yield from map(_text, _flaky(artifact))
     yield _text(_cost(artifact))
     for arm, messages in artifact["errors"].items():

@@ -60,6 +60,7 @@ class CommandSpec(_Message):
     cache_read_tokens_path: str | None = None
     cost_path: str | None = None
     turns_path: str | None = None
+    skill_invoked_path: str | None = None
     error_path: str | None = None
     environment: tuple[str, ...] = ()
     skill_folder: str | None = None

@@ -57,6 +57,7 @@ def _identity(attempt: Attempt, run: Run, claim: Claim, worker: str) -> dict[str
         "task": attempt.task.id,
         "tier": attempt.task.tier,
         "tags": attempt.task.tags,
+        "should_trigger": attempt.task.should_trigger,
         "arm": attempt.arm,
         "model": attempt.model,
         "attempt": attempt.number,

@@ -84,7 +84,7 @@ def _sentences(artifact: Artifact) -> list[str]:
     head, _, rest = decided.partition(": ")
     if rest and head == headline(artifact):
         decided = f"{rest[0].upper()}{rest[1:]}"
-    said = (sentences.failed(artifact), sentences.found(artifact), decided)
+    said = (sentences.failed(artifact), sentences.found(artifact), decided, sentences.triggered(artifact))
     # A number and its sign stay together at the end of a line.
     return [plain(sentence, 800).replace(" %", "\u00a0%") for sentence in said if sentence]
 

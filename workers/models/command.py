@@ -46,7 +46,10 @@ PRESETS = {
         skill_folder="{home}/.gemini/skills",
     ),
 }
-_PATHS = ("text", "input_tokens", "output_tokens", "cache_read_tokens", "cost", "turns", "error")
+_PATHS = (
+    *("text", "input_tokens", "output_tokens", "cache_read_tokens", "cost", "turns"),
+    *("skill_invoked", "error"),
+)
 
 
 def declared(name: str, settings: ModelSettings) -> CommandSpec:
@@ -176,6 +179,8 @@ class Command:
             cost_usd=float(cost) if known and cost is not None else None,
             cost_source="provider" if known else None,
             turns=_count(found.get("turns")),
+            # A program that says where it tells, and tells nothing, has not invoked it.
+            skill_invoked=bool(found.get("skill_invoked")) if self.spec.skill_invoked_path else None,
         )
 
 
