@@ -12,8 +12,9 @@ from running import a_suite, standalone, uplift, worker
 from aggregate import artifact as artifacts
 from aggregate.run_info import RunInfo
 from judges.judgment import Completion
-from producer import rejudging
+from producer import grounds, rejudging
 from producer.collect import write_lines, write_records
+from producer.grounds import Grounds
 from producer.options import InvalidOption
 from producer.places import Places
 from producer.rejudging import Wishes
@@ -154,6 +155,20 @@ def test_the_files_that_agents_left_travel_with_their_answers(tmp_path, client):
     (places.workspaces("old") / bundle.digest).write_bytes(bundle.data)
     rejudging._bring(rejudging.plan([made], places, Wishes()), places, Store(client))
     assert Store(client).bundle(bundle.digest) == bundle.data
+
+
+def test_a_rejudged_run_rests_on_what_the_old_one_noted_but_for_questions_that_changed(tmp_path):
+    made, places = a_run(tmp_path, a_record("task-0"))
+    noted = Grounds(tasks={}, skill_mode="mount", settings={MODEL: "s"}, skills={"candidate": "d"})
+    grounds.write(places, "old", noted)
+    suite = a_suite(tmp_path / "other", 2)
+    suite.write_text(suite.read_text().replace("Say word1.", "Shout word1."))
+    plan = rejudging.plan([made], places, Wishes(task_suite=suite, judge_model="openai:judge"))
+    rejudging._note_grounds(plan, places)
+    now = grounds.read(places, plan.run_id)
+    assert now is not None
+    assert set(now.tasks) == {"task-0"}
+    assert (now.judge_model, now.skill_mode, now.settings) == ("openai:judge", "mount", {MODEL: "s"})
 
 
 # The files that agents leave
