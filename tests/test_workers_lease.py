@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+from kombu.transport.redis import Mutex
 from submitting import RUN, a_stored_run
 
 from workers import lease as leases
@@ -285,4 +286,23 @@ def test_acknowledging_on_a_channel_that_is_gone_is_taken_for_a_lost_connection(
     logger.critical = lambda text, *args, **_: said.append(text)
     message.ack_log_error(logger, tolerated(errors))
     assert "ack" in said[0]
+    app.close()
+
+
+def test_a_worker_that_dies_while_it_looks_for_lost_messages_holds_up_the_others_for_seconds_only(
+    valkey, client
+):
+    app = build(Settings(valkey))
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        with Mutex(client, channel.unacked_mutex_key, channel.unacked_mutex_expire):
+            assert 0 < client.pttl("unacked_mutex") <= 5000
+    app.close()
+
+
+def test_no_call_to_the_broker_waits_for_ever(valkey):
+    app = build(Settings(valkey))
+    with app.connection_for_read() as connection:
+        settings = connection.default_channel.client.connection_pool.connection_kwargs
+        assert settings["socket_timeout"] == 30
     app.close()

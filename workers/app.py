@@ -34,7 +34,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "result_expires": 3600,
         "result_chord_expires": 604_800,
         "result_backend_thread_safe": True,
-        "redis_socket_timeout": 120,
+        "redis_socket_timeout": 30,
         "redis_max_connections": connections,
         "broker_connection_retry_on_startup": True,
         "broker_channel_error_retry": True,
@@ -42,6 +42,11 @@ def configuration(settings: Settings) -> dict[str, Any]:
             "visibility_timeout": settings.visibility_seconds,
             "unacked_restore_interval": min(5, settings.visibility_seconds / 4),
             "unacked_restore_throttle": 1,
+            # A worker that dies while it looks for lost messages leaves its lock behind: nobody else looks meanwhile.
+            "unacked_mutex_expire": settings.visibility_seconds / 6,
+            # Without these, acknowledging on a connection that died silently waits for hours.
+            "socket_timeout": 30,
+            "socket_connect_timeout": 5,
             "max_connections": connections,
             "socket_keepalive": True,
         },

@@ -100,6 +100,7 @@ class Engine:
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
+        self.alone = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
         self._thread.start()
         self.keeper = Keeper(self, self._loop, public=public)
@@ -108,6 +109,11 @@ class Engine:
     @property
     def in_flight(self) -> int:
         return self._turns.used
+
+    @property
+    def active(self) -> bool:
+        """Whether any batch is under way here."""
+        return bool(self._tasks or self.alone)
 
     def held(self) -> dict[str, dict[int, int]]:
         """The claims of this process, by run, as index and token."""
@@ -139,6 +145,8 @@ class Engine:
             self._wait(self._close())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=5)
+        if not self._thread.is_alive() and not self._loop.is_closed():
+            self._loop.close()
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

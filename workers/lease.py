@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import redis
@@ -94,7 +95,8 @@ class Keeper:
         if self._unanswered > most and not self._stopped.is_set():
             self.leave("the loop of this worker hangs; its attempts will be given to somebody else")
         self._unanswered += 1
-        self._loop.call_soon_threadsafe(self._answer)
+        with suppress(RuntimeError):  # the loop was closed in this very moment: we are leaving
+            self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self._unanswered = 0

@@ -28,6 +28,15 @@ def run_alone(batch: Batch, settings: Settings) -> int:
     """
     from workers.tasks import engine
 
+    worker = engine(settings)
+    worker.alone += 1
+    try:
+        return _in_a_child(batch, settings, worker)
+    finally:
+        worker.alone -= 1
+
+
+def _in_a_child(batch: Batch, settings: Settings, worker: Engine) -> int:
     message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "workers.quarantine", message],
@@ -37,7 +46,7 @@ def run_alone(batch: Batch, settings: Settings) -> int:
     ) as child:
         assert child.stdin is not None
         while child.poll() is None:
-            if engine(settings).draining:
+            if worker.draining:
                 child.stdin.close()
             try:
                 child.wait(LOOK_SECONDS)

@@ -63,6 +63,7 @@ class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hin
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
         self._settings = from_environment()
+        self._engine = engine(self._settings)
         self._stopped = threading.Event()
 
     def start(self, consumer: Any) -> None:
@@ -78,7 +79,9 @@ class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hin
         store = Store(connect(self._settings.broker, timeout_seconds=max(1.0, every), retries=1))
         while not stopped.is_set():
             try:
-                refresh_messages(consumer.task_consumer.channel, store)
+                # What a process holds without working at it is stuck on its way back: somebody else may have it.
+                if self._engine.active:
+                    refresh_messages(consumer.task_consumer.channel, store)
             # A missed beat is mended by the next one; a dead thread would be mended by nobody.
             except Exception as problem:
                 log.warning("messages not refreshed: %s", problem)
@@ -122,7 +125,7 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
                 Exception
             ):  # a server that is away is no reason to leave, and its return starts the count anew
                 waiting = False
-            busy = bool(state.reserved_requests) or Finisher.busy.is_set()
+            busy = engine(settings).active or Finisher.busy.is_set()
             if idle.is_stuck(
                 waiting=waiting, busy=busy, taken=Finisher.taken + sum(state.total_count.values())
             ):
