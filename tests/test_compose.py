@@ -36,6 +36,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from workers.models import claude_code, command
+from workers.publish import waiting_keys
 from workers.settings import LANES, Settings
 
 # Together on one process of a parallel run: these tests share the started services, and the last one stops a worker.
@@ -270,5 +271,5 @@ def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_th
         assert worker.wait(timeout=seconds(SERVICES["worker"]["stop_grace_period"])) == 0, stack.logs()[
             "worker"
         ]
-        assert sum(client.llen(lane) for lane in LANES) == 6
+        assert sum(client.llen(key) for lane in LANES for key in waiting_keys(lane)) == 6
         assert client.hlen("unacked") == 0
