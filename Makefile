@@ -40,7 +40,7 @@ bench: $(READY)
 	$(BIN)/python -m bench
 
 chaos: $(READY)
-	$(BIN)/python -m pytest -q tests/chaos --long
+	$(BIN)/python -m pytest -q -n 4 tests/chaos --long
 
 clean:
 	rm -rf $(VENV) .uplift build *.egg-info
