@@ -306,3 +306,21 @@ def test_no_call_to_the_broker_waits_for_ever(valkey):
         settings = connection.default_channel.client.connection_pool.connection_kwargs
         assert settings["socket_timeout"] == 30
     app.close()
+
+
+def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey, client, monkeypatch):
+    """Handing the batch back would ask, and pay, again and again."""
+
+    async def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("workers.attempt.judge", no_room)
+    store = Store(client)
+    a_stored_run(store, 1, models=("sim:latency=0,cost=0.5",))
+    engine = Engine(Settings(valkey))
+    assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+    engine.close()
+    record = store.record(RUN, 0)
+    assert (record.outcome, record.score) == ("error", None)
+    assert "No space left on device" in record.error
+    assert record.completion.cost_usd == 0.5
