@@ -21,6 +21,7 @@ from workers.app import build, queue
 from workers.claims import Finished, RunClaims, Wanted, drop_all
 from workers.engine import Batch, Drained, Engine
 from workers.lease import Keeper, silent_beats, start_again
+from workers.server import connect_insisting
 from workers.settings import Settings
 from workers.steps import Idleness, tolerated
 from workers.store import Keys, Store
@@ -174,9 +175,7 @@ async def test_dropping_all_frees_what_one_owner_holds_and_nothing_else(valkey, 
 
 async def test_claims_and_stores_wait_for_a_server_that_is_full(valkey, client):
     client.hset(Keys(RUN).state, mapping={"generation": 1, "halt": "", "sealed": 0, "created": "0.0"})
-    from workers.engine import _async_client
-
-    made = _async_client(Settings(valkey))
+    made = connect_insisting(valkey)
     claims = RunClaims(made, RUN, "here:1", lease_seconds=30)
     client.config_set("maxmemory", "1")
     asked = asyncio.create_task(claims.claim(Wanted(0, 1)))

@@ -25,7 +25,7 @@ from workers.bundles import BundleError
 from workers.claims import Claim, Finished, Wanted, drop_all
 from workers.lease import Keeper
 from workers.runs import Run, RunGone, Runs
-from workers.server import connect
+from workers.server import connect, connect_insisting
 from workers.settings import Settings
 from workers.store import WORKING_DAYS, pack
 from workers.stored import Stored
@@ -36,7 +36,6 @@ from workers.workspace import Workspace
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 2.0
-INSIST_SECONDS = 300
 BUDGET_SECONDS = (0.1, 0.3)
 
 
@@ -94,7 +93,7 @@ class Engine:
         self.load = Load()
         self.done = 0
         self._loop = asyncio.new_event_loop()
-        self._client = _async_client(settings)
+        self._client = connect_insisting(settings.broker)
         self.tally = Tally()
         self._turns = Turns(self._client, settings, self.tally)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
@@ -308,21 +307,3 @@ def _cost(record: AttemptRecord) -> float | None:
     elif said is not None and said.cost_usd is not None:
         known.append(said.cost_usd)
     return sum(known) if known else None
-
-
-def _async_client(settings: Settings) -> redis.asyncio.Redis:
-    """A client that insists: a paid answer must not get lost because the server restarts or is full for a while.
-
-    After INSIST_SECONDS it gives up, and the batch is handed back.
-    """
-    from redis.asyncio.retry import Retry
-    from redis.backoff import ExponentialBackoff
-
-    return redis.asyncio.Redis.from_url(
-        settings.broker,
-        socket_timeout=30,
-        socket_connect_timeout=5,
-        retry=Retry(ExponentialBackoff(cap=2, base=0.05), int(INSIST_SECONDS / 2)),
-        retry_on_error=[redis.BusyLoadingError, redis.OutOfMemoryError, redis.ReadOnlyError],
-        health_check_interval=30,
-    )

@@ -7,12 +7,15 @@ import time
 from typing import Any, cast
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 WORKERS = "uplift:workers"
 SEEN_SECONDS = 30
 FORGOTTEN_SECONDS = 3600
+INSIST_SECONDS = 300
 
 
 class UnusableServer(Exception):
@@ -26,6 +29,21 @@ def connect(url: str, *, timeout_seconds: float = 30, retries: int = 6) -> redis
         socket_timeout=timeout_seconds,
         socket_connect_timeout=5,
         retry=Retry(ExponentialBackoff(cap=2, base=0.05), retries),
+        health_check_interval=30,
+    )
+
+
+def connect_insisting(url: str) -> redis.asyncio.Redis:
+    """A client for attempts: a paid answer must not get lost because the server restarts or is full for a while.
+
+    After INSIST_SECONDS it gives up, and the batch is handed back.
+    """
+    return redis.asyncio.Redis.from_url(
+        url,
+        socket_timeout=30,
+        socket_connect_timeout=5,
+        retry=AsyncRetry(ExponentialBackoff(cap=2, base=0.05), INSIST_SECONDS // 2),
+        retry_on_error=[redis.BusyLoadingError, redis.OutOfMemoryError, redis.ReadOnlyError],
         health_check_interval=30,
     )
 
