@@ -114,8 +114,9 @@ async def test_faster_code_that_keeps_its_promises_passes_with_medians_for_all_t
     assert (judgment.judge, judgment.passed, judgment.score) == ("benchmark", True, 1.0), judgment.details
     [measured] = judgment.benchmarks
     assert measured.name == "bench.time_work"
-    assert measured.nop_median >= 0.01 > measured.agent_median > 0
-    assert measured.oracle_median < 0.01
+    assert measured.nop_median >= 0.01
+    assert 0 < measured.agent_median < measured.nop_median
+    assert 0 < measured.oracle_median < measured.nop_median
     assert judgment.tests.model_dump() == {"passed": 2, "failed": 0, "errored": 0, "oracle_failed": 0}
     assert judgment.snapshot.model_dump() == {"status": "passed", "pass_to_fail": 0}
 
@@ -299,7 +300,7 @@ async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, outpu
     "output", ["while True: pass\n", "def work():\n    while True: pass\n"], ids=["import", "benchmark"]
 )
 async def test_code_that_hangs_is_failed_as_a_time_out(suite, output, sandbox):
-    judgment = await suite.judge(output, sandbox, timeout_seconds=3.0)
+    judgment = await suite.judge(output, sandbox, timeout_seconds=8.0)
     assert is_failed(judgment)
     assert "time-out" in judgment.details
 
