@@ -21,7 +21,7 @@ from aggregate import (
     triggers,
 )
 from aggregate.comparison import Comparison
-from aggregate.frames import Frames, collect
+from aggregate.frames import Frames, collect, values
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE, CandidateInfo, RunInfo
 from aggregate.stats import cost_weighted_advantage
@@ -48,6 +48,8 @@ def measure(
     one = _Candidate(info, frames, candidate, level, comparisons)
     told = comparison.block(one.compared, curtailed=one.curtailed)
     gate = _verdict(one)
+    baseline_results = task_results.results(frames.attempts, one.tasks, BASELINE)
+    candidate_results = task_results.results(frames.attempts, one.tasks, one.arm)
     fields = {
         **{name: told[name] for name in ("execution_pass_rate", "baseline_pass_rate", "delta")},
         "verdict": gate.verdict,
@@ -65,8 +67,8 @@ def measure(
         "arms": one.overall,
         **_groupings(one),
         "changes": [] if one.curtailed else comparison.changes(one.paired),
-        "candidate_results": task_results.results(frames.attempts, one.tasks, one.arm),
-        "baseline_results": task_results.results(frames.attempts, one.tasks, BASELINE),
+        "candidate_results": task_results.with_intervals(candidate_results, baseline_results, level),
+        "baseline_results": baseline_results,
     }
     p_value = fields["p_value"]
     return Numbers(fields, math.nan if p_value is None else p_value, (*gate.warnings, *_warnings(one)))
@@ -115,6 +117,16 @@ class _Candidate:
         if self.info.unfinished and self.info.baseline != "none":
             return comparison.in_both(self.all_units)
         return self.all_units
+
+    @cached_property
+    def dropped(self) -> list[dict[str, str]]:
+        """Units of the plan or of the records that lack a judged attempt in an arm; none without a baseline."""
+        if self.info.baseline == "none":
+            return []
+        kept = _units(comparison.in_both(self.all_units))
+        known = _units(self.all_units)
+        known |= {(task.id, model) for task in self.info.tasks for model in self.info.models}
+        return [{"task_id": task, "model": model} for task, model in sorted(known - kept)]
 
     @cached_property
     def compared(self) -> Comparison:
@@ -215,7 +227,7 @@ def _early_stop(one: _Candidate, told: dict[str, Any]) -> dict[str, Any]:
 def _counts(one: _Candidate) -> dict[str, Any]:
     """How many attempts there are, and which pairs could not be compared."""
     attempts = _of(one.frames.attempts, one.arms)
-    dropped = _dropped(one)
+    dropped = one.dropped
     planned = one.info.planned_attempts
     made = int((one.frames.attempts["outcome"] != "skipped").sum())
     return {
@@ -236,17 +248,6 @@ def _counts(one: _Candidate) -> dict[str, Any]:
         },
         "errors": {arm: task_results.common_errors(attempts, arm) for arm in one.errors},
     }
-
-
-def _dropped(one: _Candidate) -> list[dict[str, str]]:
-    """Units of the plan or of the records that lack a judged attempt in an arm; none without a baseline."""
-    if one.info.baseline == "none":
-        return []
-    both = comparison.in_both(one.all_units)
-    kept = set(zip(both["task"], both["model"], strict=True))
-    known = set(zip(one.all_units["task"], one.all_units["model"], strict=True))
-    known |= {(task.id, model) for task in one.info.tasks for model in one.info.models}
-    return [{"task_id": task, "model": model} for task, model in sorted(known - kept)]
 
 
 def _groupings(one: _Candidate) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def _weighted_advantage(one: _Candidate) -> float | None:
 
 
 def _warnings(one: _Candidate) -> list[str]:
-    dropped = len(_dropped(one))
+    dropped = len(one.dropped)
     found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
     found += groups.too_many(one.tasks).values()
     for arm, block in one.consistency.items():
@@ -298,6 +299,10 @@ def _warnings(one: _Candidate) -> list[str]:
         if len(flaky) > _SHOWN_FLAKY:
             found.append(f"flaky tasks in {arm}: {len(flaky) - _SHOWN_FLAKY} more; see flaky_tasks")
     return found
+
+
+def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(zip(values(paired["task"]), values(paired["model"]), strict=True))
 
 
 def _of(frame: pd.DataFrame, arms: list[str]) -> pd.DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
-import numpy as np
-
+Repeats = tuple[list[float], list[Iterable[str]]]
 FLAKY_RANGE = 20.0
 _TOLERANCE = 1e-9
 
@@ -29,14 +29,22 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
 
     None unless some task has two judged attempts; an attempt without a finite accuracy was not judged.
     """
-    attempts: dict[str, list[Mapping[str, Any]]] = {}
+    attempts: dict[str, Repeats] = {}
     for result in results:
-        if _known(result.get("accuracy")):
-            attempts.setdefault(str(result["task"]), []).append(result)
-    repeated = {task: attempts[task] for task in sorted(attempts) if len(attempts[task]) >= 2}
+        accuracy: Any = result.get("accuracy")
+        if _known(accuracy):
+            accuracies, matched = attempts.setdefault(str(result["task"]), ([], []))
+            accuracies.append(float(accuracy))
+            matched.append(result.get("matched") or ())
+    return consistency_of(attempts)
+
+
+def consistency_of(attempts: Mapping[str, Repeats]) -> dict[str, Any] | None:
+    """The same from each task's accuracies and what was matched, attempt by attempt."""
+    repeated = sorted(task for task, (accuracies, _) in attempts.items() if len(accuracies) >= 2)
     if not repeated:
         return None
-    tasks = {task: _task_spread(runs) for task, runs in repeated.items()}
+    tasks = {task: _task_spread(*attempts[task]) for task in repeated}
     mean_std = _mean([spread["std"] for spread in tasks.values()])
     flaky = [task for task, spread in tasks.items() if spread["flaky"]]
     return {
@@ -54,32 +62,37 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
     }
 
 
-def _task_spread(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _task_spread(accuracies: Sequence[float], matched: Sequence[Iterable[str]]) -> dict[str, Any]:
     # Plain floats: there are a handful per task, and many tasks, so numpy would cost more than it computes.
-    accuracies = [float(run["accuracy"]) for run in runs]
-    mean = math.fsum(accuracies) / len(accuracies)
+    attempts = len(accuracies)
     spread = max(accuracies) - min(accuracies)
-    sigma = spread / d2(len(runs))
+    sigma = spread / d2(attempts)
     return {
-        "n": len(runs),
-        "std": math.sqrt(math.fsum((value - mean) ** 2 for value in accuracies) / len(accuracies)),
+        "n": attempts,
+        "std": _population_std(accuracies) if spread else 0.0,
         "range": spread,
         "sigma": sigma,
         "flaky": spread > FLAKY_RANGE + _TOLERANCE,
         # The same line that two attempts are held to, so that more attempts do not make a task look flakier.
         "flaky_by_sigma": sigma > FLAKY_RANGE / d2(2) + _TOLERANCE,
-        "unseen_bound": math.nan if spread else unseen_bound(len(runs)),
-        "concept_overlap": concept_overlap([run.get("matched") or () for run in runs]),
+        "unseen_bound": math.nan if spread else unseen_bound(attempts),
+        "concept_overlap": concept_overlap(matched),
     }
+
+
+def _population_std(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / len(values))
 
 
 def concept_overlap(matched: Sequence[Iterable[str]]) -> float:
     """Percentage of the items matched in any attempt that were matched in all; 100 when none ever was."""
     sets = [set(items) for items in matched]
     union = set().union(*sets)
-    return 100.0 * len(set.intersection(*sets)) / len(union) if union else 100.0
+    return 100.0 * len(union.intersection(*sets)) / len(union) if union else 100.0
 
 
+@lru_cache(maxsize=256)
 def unseen_bound(attempts: int) -> float:
     """Largest chance of another outcome that `attempts` equal ones leave open at 95 %.
 
@@ -113,8 +126,8 @@ def d2(attempts: int) -> float:
 
 
 def _known(value: object) -> bool:
-    return isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value)
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
+    return math.fsum(values) / len(values)

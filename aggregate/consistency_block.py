@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from aggregate.consistency import Repeats, consistency_of, flaky_text
 from aggregate.frames import values
-from aggregate.stats import compute_consistency_metrics, flaky_text
 
 _KEPT = (
     "n",
@@ -29,10 +29,12 @@ def block(attempts: pd.DataFrame, arm: str) -> dict[str, Any] | None:
     scored = attempts[(attempts["arm"] == arm) & attempts["score"].notna()]
     several = scored["model"].nunique() > 1
     columns = (values(scored[name]) for name in ("task", "model", "score", "matched"))
-    found = compute_consistency_metrics(
-        {"task": f"{task} ({model})" if several else task, "accuracy": 100 * score, "matched": matched}
-        for task, model, score, matched in zip(*columns, strict=True)
-    )
+    repeats: dict[str, Repeats] = {}
+    for task, model, score, matched in zip(*columns, strict=True):
+        accuracies, found_items = repeats.setdefault(f"{task} ({model})" if several else task, ([], []))
+        accuracies.append(100 * score)
+        found_items.append(matched)
+    found = consistency_of(repeats)
     if found is None:
         return None
     agreeing = found["unseen_bound"]

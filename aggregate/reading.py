@@ -11,8 +11,8 @@ from typing import IO, cast
 
 from pydantic import ValidationError
 
+from aggregate.bounded import BoundedRecord
 from aggregate.plain_text import plain
-from aggregate.ranges import BoundedRecord
 from aggregate.records import AttemptRecord
 from aggregate.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aggregate.ranges import CRITERION
 from aggregate.records import JUDGED, AttemptRecord
@@ -18,6 +18,23 @@ from judges.judgment import Benchmark, Judgment, Snapshot, Tests
 DETAIL_CHARACTERS = 500
 Row = tuple[Any, ...]
 Key = tuple[str, str, str, int, str]
+
+# Columns that are taken over as they are. A getter makes the tuple in one call, and there are 100,000 to make.
+_SAID = attrgetter(
+    "cost_usd",
+    "cost_source",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "turns",
+    "truncated",
+    "skill_invoked",
+)
+_SAID_NOTHING = (None, None, None, None, None, None, None, False, None)
+_TOLD = attrgetter("started_at", "worker", "cached", "deliveries", "retries")
+_BILLED = attrgetter("cost_usd", "input_tokens", "output_tokens")
+_GIVEN = attrgetter("name", "achieved", "max_points")
 
 # A judged outcome wins over one that was not, when an attempt has two records.
 _RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
@@ -126,16 +143,12 @@ def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
     first = record.judgments[0] if record.judgments else None
     kind = first.judge if first else (task.judge if task else None)
     attempt = (*key, tier, kind, record.outcome, *_attempt(record, judges, rates))
-    judgments = [
-        (*key, tier, number, *_judgment(judge, rate))
-        for number, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1)
-    ]
-    criteria = [
-        (*key, tier, number, judge.judge, judge.judge_model, *_criterion(criterion))
-        for number, judge in enumerate(judges, start=1)
-        if judge.criteria
-        for criterion in judge.criteria
-    ]
+    judgments, criteria = [], []
+    for number, judge in enumerate(judges, start=1):
+        judgments.append((*key, tier, number, *_judgment(judge, rates[number - 1])))
+        if judge.criteria:
+            by = (*key, tier, number, judge.judge, judge.judge_model)
+            criteria += [by + _GIVEN(criterion) for criterion in judge.criteria]
     measured = _measured(record, first, model) if record.outcome in JUDGED else None
     return Bundle(key, attempt, judgments, criteria, measured)
 
@@ -143,7 +156,6 @@ def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
 def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | None]) -> Row:
     """The columns of frames.ATTEMPTS after `outcome`."""
     judged = record.outcome in JUDGED
-    completion = record.completion
     return (
         judged,
         float(record.outcome == "passed") if judged else None,
@@ -151,31 +163,13 @@ def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | 
         _median(rates) if judged else None,
         len(judges),
         [judge.score for judge in judges].count(None),
-        *(
-            (
-                completion.cost_usd,
-                completion.cost_source,
-                completion.input_tokens,
-                completion.output_tokens,
-                completion.cache_read_tokens,
-                completion.cache_write_tokens,
-                completion.turns,
-                completion.truncated,
-                completion.skill_invoked,
-            )
-            if completion is not None
-            else (None, None, None, None, None, None, None, False, None)
-        ),
+        *(_SAID_NOTHING if record.completion is None else _SAID(record.completion)),
         *_billed(judges),
         record.model_ms,
         record.judge_ms,
         _short(record.details),
         _short(record.error),
-        record.started_at,
-        record.worker,
-        record.cached,
-        record.deliveries,
-        record.retries,
+        *_TOLD(record),
         ";".join(sorted(record.tags)) if record.tags else None,
         _matched(judges) if judged else (),
     )
@@ -189,19 +183,13 @@ def _judgment(judge: Judgment, rate: float | None) -> Row:
         None if judge.passed is None else float(judge.passed),
         judge.score,
         rate,
-        judge.cost_usd,
-        judge.input_tokens,
-        judge.output_tokens,
+        *_BILLED(judge),
         judge.saw_cut_text,
         len(judge.matched),
         len(judge.missed),
         _short(judge.details),
         _short(judge.error),
     )
-
-
-def _criterion(criterion: Any) -> Row:
-    return criterion.name, criterion.achieved, criterion.max_points
 
 
 def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured | None:
@@ -258,7 +246,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _billed(judges: list[Judgment]) -> Row:
     """Cost, input and output tokens of all judges of an attempt."""
     if len(judges) == 1:
-        return judges[0].cost_usd, judges[0].input_tokens, judges[0].output_tokens
+        return cast("Row", _BILLED(judges[0]))
     return (
         _total(judge.cost_usd for judge in judges),
         _total(judge.input_tokens for judge in judges),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from aggregate.frames import named_rows
+from aggregate.frames import named_rows, values
+from aggregate.intervals import delta_interval
+from aggregate.standard_json import rounded
 
-_ORDER = {"passed": 0, "failed": 1, "timeout": 2, "error": 3}
+_RANK = {"passed": 0, "failed": 1, "timeout": 1, "error": 2}
 
 
 def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> list[dict[str, Any]]:
@@ -17,20 +20,8 @@ def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> list[dict[
 
     The telling attempt is the first that passed, else the first that was judged, else the first.
     """
-    run = attempts[(attempts["arm"] == arm) & (attempts["outcome"] != "skipped")]
-    telling = (
-        run.assign(order=run["outcome"].map(_ORDER).clip(upper=3).replace(2, 1))
-        .sort_values(["task", "model", "order", "attempt", "run_id"], kind="stable")
-        .drop_duplicates(["task", "model"])
-        .set_index(["task", "model"])
-    )
-    failures = (
-        run[run["error"].notna()].drop_duplicates(["task", "model"]).set_index(["task", "model"])["error"]
-    )
+    telling, errors = _telling(attempts[attempts["arm"] == arm])
     mine = tasks[tasks["arm"] == arm]
-    details = telling["details"].to_dict()
-    outcomes = telling["outcome"].to_dict()
-    errors = failures.to_dict()
     return [
         {
             "task_id": row.task,
@@ -39,8 +30,8 @@ def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> list[dict[
             "judge": _text(row.judge),
             "passed": None if np.isnan(row.passed) else bool(row.passed),
             "score": row.score,
-            "outcome": outcomes[row.task, row.model],
-            "details": _text(details[row.task, row.model]),
+            "outcome": telling[row.task, row.model][-2],
+            "details": _text(telling[row.task, row.model][-1]),
             "duration_ms": row.duration_ms,
             "error": _text(errors.get((row.task, row.model))),
             "attempts": int(row.n),
@@ -53,6 +44,51 @@ def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> list[dict[
         }
         for row in named_rows(mine)
     ]
+
+
+def with_intervals(
+    candidate: list[dict[str, Any]], baseline: list[dict[str, Any]], level: float
+) -> list[dict[str, Any]]:
+    """The candidate's results, each with the interval of its difference; None unless both arms were judged."""
+    others = {(result["task_id"], result["model"]): result for result in baseline}
+    return [
+        {**result, "interval": _interval(result, others.get((result["task_id"], result["model"])), level)}
+        for result in candidate
+    ]
+
+
+def _interval(
+    one: dict[str, Any], other: dict[str, Any] | None, level: float
+) -> dict[str, float | None] | None:
+    if other is None or not one["judged"] or not other["judged"]:
+        return None
+    low, high = _bounds(one["passes"], one["judged"], other["passes"], other["judged"], level)
+    return {"low": rounded(low), "high": rounded(high)}
+
+
+@lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
+def _bounds(
+    passes: int, judged: int, baseline_passes: int, baseline_judged: int, level: float
+) -> tuple[float, float]:
+    interval = delta_interval([passes], [judged], [baseline_passes], [baseline_judged], level)
+    return interval.low, interval.high
+
+
+def _telling(run: pd.DataFrame) -> tuple[dict[tuple[str, str], tuple[Any, ...]], dict[tuple[str, str], Any]]:
+    """The telling attempt of each (task, model), as (…, outcome, details), and its first error."""
+    telling: dict[tuple[str, str], tuple[Any, ...]] = {}
+    errors: dict[tuple[str, str], Any] = {}
+    columns = (values(run[name]) for name in ("task", "model", "outcome", "details", "error"))
+    for task, model, outcome, details, error in zip(*columns, strict=True):
+        if outcome == "skipped":
+            continue
+        unit = (task, model)
+        known = telling.get(unit)
+        if known is None or _RANK[outcome] < known[0]:
+            telling[unit] = (_RANK[outcome], outcome, details)
+        if isinstance(error, str):
+            errors.setdefault(unit, error)
+    return telling, errors
 
 
 def common_errors(attempts: pd.DataFrame, arm: str, most: int = 3) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from aggregate.ranges import BoundedRecord
+from aggregate.bounded import BoundedRecord
 from aggregate.reading import read_jsonl
 from aggregate.records import AttemptRecord
 from judges.spec import Rubric

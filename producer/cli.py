@@ -23,6 +23,7 @@ from producer.commands import (
     validate,
     worker,
 )
+from workers.garbage import search_seldom
 
 app = typer.Typer(
     name="uplift",
@@ -82,6 +83,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on standard error and an exit code."""
+    search_seldom()
     try:
         app()
     except KeyboardInterrupt:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from producer.names import file_name
 from producer.places import Places
@@ -23,8 +24,13 @@ NAMES: dict[Format, str] = {
     "csv": "tables",
     "benchmark-json": "benchmark",
 }
-
-
+_WRITERS: dict[Format, str] = {
+    "html": "html",
+    "md": "markdown",
+    "junit": "junit",
+    "csv": "csv_tables",
+    "benchmark-json": "benchmark_json",
+}
 APART_TASKS = 2000
 
 
@@ -134,16 +140,9 @@ def _material(artifact: dict[str, Any], folder: Path, records: Path | None) -> M
 
 
 def _writer(form: Format) -> Callable[[Material, Path], Path]:
-    from aggregate.report import benchmark_json, csv_tables, html, junit, markdown
-
-    writers: dict[Format, Callable[[Material, Path], Path]] = {
-        "html": html.write,
-        "md": markdown.write,
-        "junit": junit.write,
-        "csv": csv_tables.write,
-        "benchmark-json": benchmark_json.write,
-    }
-    return writers[form]
+    # Each by itself: the page needs no pandas, the tables do.
+    module = import_module(f"aggregate.report.{_WRITERS[form]}")
+    return cast("Callable[[Material, Path], Path]", module.write)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio
 
 from workers.claims import Claim, Finished, RunClaims, Wanted, lease
-from workers.store import Keys
+from workers.store import Keys, Store
 
 RUN = "run-1"
 
@@ -103,6 +103,29 @@ async def test_the_first_record_counts_and_what_a_second_cost_is_waste(workers, 
     assert float(facts[b"spent"]) == 0.75
     assert (float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (0.5, b"1")
     assert state.hgetall(Keys(RUN).counts) == {b"0 passed": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("halt", "left"), [("", []), ("cancelled", [b"1", b"2"])], ids=["finished", "cancelled"]
+)
+async def test_a_claim_that_outlived_its_attempt_goes_when_the_artifact_comes(workers, state, halt, left):
+    """A frozen worker stores first, and who had taken over dies: chaos schedule 88 found the claim left behind."""
+    frozen, heir = workers("frozen"), workers("heir")
+    lost = [await frozen.claim(Wanted(index, 1, estimate=0.5)) for index in (0, 1, 2)]
+    for index in (0, 1, 2):
+        expire(state, index)
+        await heir.claim(Wanted(index, 1, estimate=0.5))
+    await frozen.store(finished(0, lost[0]))
+    await frozen.store(finished(1, lost[1], "error"))
+    if not halt:
+        await frozen.store(finished(2, lost[2]))
+    store = Store(state)
+    state.hset(Keys(RUN).state, "halt", halt)
+    assert store.seal(RUN, 1) is not None
+    assert store.put_artifacts(RUN, 1, [{}])
+    assert state.zrange(Keys(RUN).claims, 0, -1) == left
+    assert sorted(state.hkeys(Keys(RUN).owners)) == left
+    assert float(state.hget(Keys(RUN).state, "reserved")) == 0.5 * len(left)
 
 
 async def test_a_record_sent_twice_because_the_answer_was_lost_counts_once(workers, state):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from workers.garbage import search_seldom
 from workers.server import connect, forget_worker
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 def main(*options: str, log_level: str = "warning") -> None:
     """Consume until told to stop; SIGTERM finishes or hands back what is under way within `drain_seconds`."""
+    search_seldom()
     from celery import signals
     from celery.exceptions import SecurityWarning
 

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import redis
 
-from aggregate import artifact
 from aggregate.run_info import RunInfo, Status
+from workers.garbage import search_seldom
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import State, Store
@@ -63,6 +63,9 @@ def _why(info: RunInfo, state: State) -> str:
 
 def main(run_id: str, generation: int) -> int:
     """Exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
+    search_seldom()
+    from aggregate import artifact
+
     store = Store(connect(from_environment().broker))
     try:
         state = store.seal(run_id, generation)

@@ -77,16 +77,17 @@ class ModelLimits:
 
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
         """Wait until one more call of the model may start; without limits, at once and without asking Redis."""
+        if limits.none:
+            return Permit(model, "", estimated_tokens, 0.0, limits)
         started = time.monotonic()
         token = uuid4().hex
-        if limits != Limits():
-            wait = await self._turn(model, limits, token, estimated_tokens)
-            try:
-                if wait > 0:
-                    await self._sleep(wait)
-            except asyncio.CancelledError:
-                await self._drop(model, token)
-                raise
+        wait = await self._turn(model, limits, token, estimated_tokens)
+        try:
+            if wait > 0:
+                await self._sleep(wait)
+        except asyncio.CancelledError:
+            await self._drop(model, token)
+            raise
         return Permit(model, token, estimated_tokens, time.monotonic() - started, limits)
 
     async def release(self, permit: Permit, used_tokens: int | None = None) -> None:

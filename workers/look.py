@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 
-from aggregate import early_stop, frames
+from workers.garbage import search_seldom
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import Store
 
 
 def main(run_id: str) -> None:
+    search_seldom()
+    from aggregate import early_stop, frames
+
     store = Store(connect(from_environment().broker))
     info = store.info(run_id)
     stop, reason = early_stop.settled(info, frames.collect(store.records(run_id), info.tasks))

@@ -87,6 +87,14 @@ class Limits(_Message):
     tpm: Annotated[float | None, Field(gt=0)] = None
     max_in_flight: Annotated[int | None, Field(ge=1)] = None
 
+    @property
+    def none(self) -> bool:
+        """Whether the model may be asked as often as anybody likes."""
+        return self.rpm is None and self.tpm is None and self.max_in_flight is None
+
+
+NO_LIMITS = Limits()
+
 
 class ModelSettings(_Message):
     """How models are to be asked: sampling parameters, declared programs, prices and shared limits.
@@ -98,7 +106,7 @@ class ModelSettings(_Message):
     commands: dict[str, CommandSpec] = {}
     prices: dict[str, Price] = {}
     limits: dict[str, Limits] = {}
-    default_limits: Limits = Limits()
+    default_limits: Limits = NO_LIMITS
     tools: tuple[str, ...] | None = None
     retry: bool = True
     replays: dict[str, str] = {}

@@ -306,8 +306,9 @@ class Store:
         """True for the one caller whose artifacts count; those of a run that was resumed meanwhile do not."""
         data = zlib.compress(json.dumps(artifacts, allow_nan=False).encode(), 6)
         keys = Keys(run_id)
+        names = [keys.state, keys.artifacts, keys.records, keys.errors, keys.claims, keys.owners]
         put = self.client.register_script(script("artifacts"))
-        return bool(put(keys=[keys.state, keys.artifacts], args=[generation, data, WORKING_DAYS * _DAY]))
+        return bool(put(keys=names, args=[generation, data, WORKING_DAYS * _DAY]))
 
     def artifacts(self, run_id: str) -> list[dict[str, Any]] | None:
         data = cast("bytes | None", self.client.get(Keys(run_id).artifacts))

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from workers.attempt import Answer, Attempt, prompt_and_skill
 from workers.limits import ModelLimits, Permit, estimated_tokens, limits_for
-from workers.messages import Limits
+from workers.messages import NO_LIMITS, Limits
 from workers.models.choose import graders, is_simulated
 from workers.models.prices import attempt_estimate
 from workers.runs import Run
@@ -32,19 +32,20 @@ class Turn:
     """One attempt's leave to ask; `again` is for asking the same thing once more."""
 
     def __init__(
-        self, limits: ModelLimits, model: str, pace: Limits, tokens: int, retried: Callable[[], None]
+        self, shared: ModelLimits, model: str, limits: Limits, tokens: int, retried: Callable[[], None]
     ) -> None:
-        self._limits = limits
+        self._shared = shared
         self._retried = retried
         self._model = model
-        self._pace = pace
+        self._limits = limits
         self._tokens = tokens
         self.answer: Answer | None = None
 
     async def again(self) -> float:
         """Wait for leave to repeat the call, in the slot that is ours already; returns the seconds waited."""
         self._retried()
-        return (await self._limits.acquire(self._model, self._pace, self._tokens)).waited
+        pace = Limits(rpm=self._limits.rpm, tpm=self._limits.tpm)
+        return (await self._shared.acquire(self._model, pace, self._tokens)).waited
 
     def used_tokens(self) -> int | None:
         """What the call used; 0 where none was made, None where nobody knows."""
@@ -80,12 +81,11 @@ class Turns:
         """
         spec, settings = attempt.model, run.settings
         # A stored answer is not asked for again, so the model's limit does not hold it up.
-        limits = limits_for(spec, settings) if run.manifest.rejudged_from is None else Limits()
+        limits = limits_for(spec, settings) if run.manifest.rejudged_from is None else NO_LIMITS
         tokens = estimated_tokens(attempt.task.prompt, settings) if limits.tpm else 0
         await self._check(run)
         permit = await _unless_halted(run, self._limits.acquire(spec, limits, tokens), limits)
-        pace = Limits(rpm=limits.rpm, tpm=limits.tpm)
-        turn = Turn(self._limits, spec, pace, tokens, self._retried(run, spec))
+        turn = Turn(self._limits, spec, limits, tokens, self._retried(run, spec))
         slots = self._agent_slots if run.is_agent(spec) else self._slots
         try:
             async with slots.slot(run.manifest.run_id):
@@ -100,8 +100,7 @@ class Turns:
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         permit = await self._limits.acquire(spec, limits, tokens)
         try:
-            pace = Limits(rpm=limits.rpm, tpm=limits.tpm)
-            yield Turn(self._limits, spec, pace, tokens, self._retried(run, spec))
+            yield Turn(self._limits, spec, limits, tokens, self._retried(run, spec))
         finally:
             await self._limits.release(permit)
 
@@ -122,7 +121,7 @@ async def is_halted(run: Run) -> bool:
 
 
 async def _unless_halted(run: Run, acquire: Coroutine[Any, Any, Permit], limits: Limits) -> Permit:
-    if limits == Limits():
+    if limits.none:
         return await acquire
     waiting = asyncio.ensure_future(acquire)
     try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from aggregate.files import writing
-from aggregate.intervals import delta_interval
 from aggregate.report import first_screen, pages
 from aggregate.report.material import Material, Unit, units
 from aggregate.report.text_blocks import INLINE_BYTES, TextBlocks, attempt_entry, task_entry
@@ -49,8 +47,7 @@ def _index(material: Material, blocks: TextBlocks) -> dict[str, Any]:
         number = blocks.add(attempt_entry(record))
         attempts.setdefault(key, []).append((record.attempt, _LETTERS[record.outcome], number))
     prompts = {name: blocks.add(task_entry(task)) for name, task in material.tasks.items()}
-    level = artifact["interval"]["level"] if artifact["interval"] else 0.95
-    rows = [_row(unit, material, attempts, prompts, level) for unit in units(artifact)]
+    rows = [_row(unit, material, attempts, prompts) for unit in units(artifact)]
     named: dict[str, Any] = clean(
         {
             "run": artifact["run_id"],
@@ -64,11 +61,9 @@ def _index(material: Material, blocks: TextBlocks) -> dict[str, Any]:
     return named
 
 
-def _row(
-    unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[str, int], level: float
-) -> dict[str, Any]:
+def _row(unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[str, int]) -> dict[str, Any]:
     task = material.tasks.get(unit.task)
-    low, high = _bounds(unit, level)
+    interval = (unit.candidate or {}).get("interval") or {}
     flags = [
         name
         for name, holds in (
@@ -88,8 +83,8 @@ def _row(
         "about": task.description[:_DESCRIPTION] if task else "",
         "prompt": prompts.get(unit.task),
         "difference": unit.difference,
-        "low": low,
-        "high": high,
+        "low": interval.get("low"),
+        "high": interval.get("high"),
         "flags": flags,
         "arms": [
             _side(side, attempts.get((unit.task, unit.model, arm), []))
@@ -114,21 +109,6 @@ def _side(side: Mapping[str, Any] | None, attempts: list[tuple[int, str, int]]) 
         "numbers": [number for number, _, _ in ordered],
         "entries": [entry for _, _, entry in ordered],
     }
-
-
-def _bounds(unit: Unit, level: float) -> tuple[float | None, float | None]:
-    if unit.difference is None or unit.candidate is None or unit.baseline is None:
-        return None, None
-    one, other = ((side["passes"], side["judged"]) for side in (unit.candidate, unit.baseline))
-    return _task_interval(*one, *other, level)
-
-
-@lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
-def _task_interval(
-    passes: int, judged: int, baseline_passes: int, baseline_judged: int, level: float
-) -> tuple[float, float]:
-    interval = delta_interval([passes], [judged], [baseline_passes], [baseline_judged], level)
-    return interval.low, interval.high
 
 
 def _write_whole(path: Path, pieces: Iterable[str]) -> Path:
