@@ -108,30 +108,13 @@ def _look(look: DecisionLook) -> dict[str, Any]:
     }
 
 
-def settled(info: RunInfo, made: frames.Frames) -> tuple[bool, str]:
-    """Whether a run may stop now by its own rule, for all its candidates, and why or why not.
-
-    A run without a baseline never stops early: there is no difference to be sure of.
-    """
-    if info.stop_early is None or info.baseline == "none":
-        return False, "early stopping is off"
+def settled(info: RunInfo, attempts: pd.DataFrame) -> tuple[bool, str]:
+    """Whether a run may stop after this round by its statistics, for all its candidates, and why or why not."""
+    comparisons = len(info.candidates) + info.baseline_reuse_count - 1
     reasons = []
     for candidate in info.candidates:
-        stop, reason = _settled(info, made, candidate.arm)
-        if not stop:
-            return False, reason
-        reasons.append(reason)
+        found = looks(info, attempts, candidate.arm, comparisons)
+        if found.block["stopped_after"] is None:
+            return False, found.reason
+        reasons.append(found.reason)
     return True, "; ".join(dict.fromkeys(reasons))
-
-
-def _settled(info: RunInfo, made: frames.Frames, arm: str) -> tuple[bool, str]:
-    if info.stop_early == "decision":
-        comparisons = len(info.candidates) + info.baseline_reuse_count - 1
-        found = looks(info, made.attempts, arm, comparisons)
-        return found.block["stopped_after"] is not None, found.reason
-    look = look_at_verdict(
-        _progress(info, made.tasks, arm),
-        _progress(info, made.tasks, BASELINE),
-        weak_baseline_matters=info.weak_baseline == "error" and info.baseline == "skill",
-    )
-    return look.stop, look.reason

@@ -11,6 +11,7 @@ import redis
 from celery import Celery
 
 from workers.grid import Grid
+from workers.look import verdict_settled
 from workers.messages import Manifest
 from workers.publish import publish_round
 from workers.server import connect
@@ -68,7 +69,7 @@ def _another_round(
     end = store.published(run_id)
     unfinished = store.unfinished(run_id, grid, end)
     while not unfinished and end < grid.attempts:
-        if end and may_stop(settings, store, run_id):
+        if end and may_stop(settings, store, manifest):
             return False
         end = next_end(manifest, grid, end)
         unfinished = store.unfinished(run_id, grid, end)
@@ -98,12 +99,21 @@ def publish(
     )
 
 
-def may_stop(settings: Settings, store: Store, run_id: str) -> bool:
-    """Look at what there is; a run that may stop is halted as decided, and what is in flight may end."""
-    look = json.loads(_child(settings, "workers.look", run_id).stdout or "{}")
-    if look.get("stop"):
-        store.halt(run_id, "decided")
-    return bool(look.get("stop"))
+def may_stop(settings: Settings, store: Store, manifest: Manifest) -> bool:
+    """Look at what there is; a run that may stop is halted as decided, and what is in flight may end.
+
+    A run without a baseline never stops early: there is no difference to be sure of.
+    """
+    info = store.info(manifest.run_id)
+    if manifest.stop_early is None or info.baseline == "none":
+        return False
+    if manifest.stop_early == "verdict":
+        stop = verdict_settled(store, manifest, info, grid_of(manifest))
+    else:
+        stop = bool(json.loads(_child(settings, "workers.look", manifest.run_id).stdout or "{}").get("stop"))
+    if stop:
+        store.halt(manifest.run_id, "decided")
+    return stop
 
 
 def aggregate(settings: Settings, store: Store, run_id: str, generation: int) -> None:

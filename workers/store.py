@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -257,6 +258,22 @@ class Store:
         decided = {int(unit) for unit in cast("set[bytes]", self.client.smembers(keys.passed))}
         missing = [index for index in range(end) if index not in recorded]
         return [index for index in missing if index % grid.units not in decided] if decided else missing
+
+    def unit_counts(self, run_id: str, grid: Grid) -> dict[int, tuple[int, int, bool]]:
+        """Of each unit that has records: how many, how many were judged, and whether one passed.
+
+        Passes are known of runs only that stop at them.
+        """
+        keys = Keys(run_id)
+        errors = set(cast("list[bytes]", self.client.hkeys(keys.errors)))
+        passed = {int(unit) for unit in cast("set[bytes]", self.client.smembers(keys.passed))}
+        made: Counter[int] = Counter()
+        judged: Counter[int] = Counter()
+        for field_name in cast("list[bytes]", self.client.hkeys(keys.records)):
+            unit = int(field_name) % grid.units
+            made[unit] += 1
+            judged[unit] += field_name not in errors
+        return {unit: (count, judged[unit], unit in passed) for unit, count in made.items()}
 
     def run_workers(self, run_id: str) -> list[str]:
         """Every worker process that took part in a run, as host:pid."""
