@@ -145,16 +145,12 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
         collected = rows.collect(records, tasks)
         bundles = collected.bundles
         attempts, bad = _frame([bundle.attempt for bundle in bundles], ATTEMPTS)
-        judgments, bad_judgments = _frame([row for bundle in bundles for row in bundle.judgments], JUDGMENTS)
-        criteria, bad_criteria = _frame([row for bundle in bundles for row in bundle.criteria], CRITERIA)
-    return Frames(
-        attempts=attempts,
-        judgments=judgments,
-        criteria=criteria,
-        tasks=task_frame(attempts),
-        measured=tuple(bundle.measured for bundle in bundles if bundle.measured is not None),
-        warnings=tuple(_left_out(collected, bad + bad_judgments + bad_criteria)),
-    )
+        judgments, bad_judgments = _below(attempts, [bundle.judgments for bundle in bundles], JUDGMENTS)
+        criteria, bad_criteria = _below(attempts, [bundle.criteria for bundle in bundles], CRITERIA)
+        measured = tuple(bundle.measured for bundle in bundles if bundle.measured is not None)
+        warnings = tuple(_left_out(collected, bad + bad_judgments + bad_criteria))
+        del collected, bundles  # or they would be searched at once
+    return Frames(attempts, judgments, criteria, task_frame(attempts), measured, warnings)
 
 
 @contextlib.contextmanager
@@ -273,12 +269,30 @@ def _frame(row_list: list[rows.Row], columns: dict[str, str]) -> tuple[pd.DataFr
     return pd.DataFrame(series), bad
 
 
+def _below(
+    attempts: pd.DataFrame, row_lists: list[list[rows.Row]], columns: dict[str, str]
+) -> tuple[pd.DataFrame, int]:
+    """The rows that belong to each attempt, in its order, with the attempt's key and tier in front."""
+    shared = [*KEY, "tier"]
+    own = {name: kind for name, kind in columns.items() if name not in shared}
+    frame, bad = _frame([row for row_list in row_lists for row in row_list], own)
+    keys = attempts[shared].take(np.repeat(np.arange(len(row_lists)), [len(one) for one in row_lists]))
+    return pd.concat([keys.reset_index(drop=True), frame], axis=1), bad
+
+
 def _series(column: Iterable[Any], kind: str) -> pd.Series[Any]:
     if kind in _NUMPY:
-        return pd.Series(np.array(list(column), dtype=_NUMPY[kind]))
+        return pd.Series(_numbers(list(column), _NUMPY[kind]))
     if kind == "object":
         return pd.Series(list(column), dtype=object)
     return pd.Series(list(column), dtype="str")
+
+
+def _numbers(cells: list[Any], kind: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.fromiter(cells, kind, len(cells))
+    except TypeError:  # some are None
+        return np.array(cells, dtype=kind)
 
 
 def _typed(frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:

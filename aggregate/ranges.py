@@ -7,7 +7,7 @@ Range = tuple[float, float]
 _SCORE: Range = (0, 1)
 _USD: Range = (0, 1e9)
 COUNT: Range = (0, 1_000_000_000_000)
-_POINTS: Range = (0, 1e9)
+POINTS: Range = (0, 1e9)
 _SECONDS: Range = (0, 1e9)
 _MILLISECONDS: Range = (0, 1e12)
 
@@ -32,7 +32,7 @@ JUDGMENT: dict[str, Range] = {
     "output_tokens": COUNT,
     "cost_usd": _USD,
 }
-CRITERION: dict[str, Range] = {"achieved": _POINTS, "max_points": _POINTS}
+CRITERION: dict[str, Range] = {"achieved": POINTS, "max_points": POINTS}
 BENCHMARK: dict[str, Range] = {"nop_median": _SECONDS, "agent_median": _SECONDS, "oracle_median": _SECONDS}
 TESTS: dict[str, Range] = {"passed": COUNT, "failed": COUNT, "errored": COUNT, "oracle_failed": COUNT}
 SNAPSHOT: dict[str, Range] = {"pass_to_fail": COUNT}

@@ -6,10 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, cast
 
-from aggregate.ranges import CRITERION
+from aggregate.ranges import POINTS
 from aggregate.records import JUDGED, AttemptRecord
 from aggregate.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
 from aggregate.stats import compute_impl_rate
@@ -18,9 +18,28 @@ from judges.judgment import Benchmark, Judgment, Snapshot, Tests
 DETAIL_CHARACTERS = 500
 Row = tuple[Any, ...]
 Key = tuple[str, str, str, int, str]
+_LEAST, _MOST = POINTS
 
-# Columns that are taken over as they are. A getter makes the tuple in one call, and there are 100,000 to make.
-_SAID = attrgetter(
+# There are 100,000 records to read: one getter on an object's own dictionary takes as long as two attributes.
+_RECORD = itemgetter(
+    "task",
+    "model",
+    "arm",
+    "attempt",
+    "run_id",
+    "tier",
+    "outcome",
+    "score",
+    "tags",
+    "judgments",
+    "completion",
+    "model_ms",
+    "judge_ms",
+    "details",
+    "error",
+)
+_TOLD = itemgetter("started_at", "worker", "cached", "deliveries", "retries")
+_SAID = itemgetter(
     "cost_usd",
     "cost_source",
     "input_tokens",
@@ -32,9 +51,20 @@ _SAID = attrgetter(
     "skill_invoked",
 )
 _SAID_NOTHING = (None, None, None, None, None, None, None, False, None)
-_TOLD = attrgetter("started_at", "worker", "cached", "deliveries", "retries")
-_BILLED = attrgetter("cost_usd", "input_tokens", "output_tokens")
-_GIVEN = attrgetter("name", "achieved", "max_points")
+_JUDGMENT = itemgetter(
+    "judge",
+    "judge_model",
+    "passed",
+    "score",
+    "saw_cut_text",
+    "matched",
+    "missed",
+    "details",
+    "error",
+    "criteria",
+)
+_BILLED = itemgetter("cost_usd", "input_tokens", "output_tokens")
+_CRITERION = itemgetter("name", "achieved", "max_points")
 
 # A judged outcome wins over one that was not, when an attempt has two records.
 _RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
@@ -57,7 +87,10 @@ class Measured:
 
 
 class Bundle(NamedTuple):
-    """The rows of one record under its key."""
+    """The rows of one record under its key, with the columns of the frames.
+
+    Those of judgments and criteria begin with `member`; the columns before it are those of their attempt.
+    """
 
     key: Key
     attempt: Row
@@ -111,84 +144,142 @@ def members(judgments: tuple[Judgment, ...]) -> list[Judgment]:
     return [member for judgment in judgments for member in (judgment.panel or (judgment,))]
 
 
-def impl_rate(judgment: Judgment) -> float | None:
-    """Points achieved of points possible; a judge without criteria counts its score as points out of 1."""
-    if not judgment.criteria:
-        return _unit(judgment.score)
-    points = [
-        (criterion.achieved, criterion.max_points)
-        for criterion in judgment.criteria
-        if criterion.achieved is not None
-        and criterion.max_points is not None
-        and _within(criterion.achieved, "achieved")
-        and _within(criterion.max_points, "max_points")
+def _impl_rate(points: list[Row]) -> float | None:
+    """Points achieved of points possible, over the criteria that have both."""
+    known = [
+        (achieved, most)
+        for _, achieved, most in points
+        if achieved is not None
+        and most is not None
+        and _LEAST <= achieved <= _MOST
+        and _LEAST <= most <= _MOST
     ]
-    if not points:
+    if not known:
         return None
-    return compute_impl_rate(sum(achieved for achieved, _ in points), sum(most for _, most in points))
-
-
-def _within(points: float, name: str) -> bool:
-    low, high = CRITERION[name]
-    return low <= points <= high
+    return compute_impl_rate(sum(achieved for achieved, _ in known), sum(most for _, most in known))
 
 
 def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
-    model = record.model or UNKNOWN_MODEL
-    key = (record.task, model, record.arm, record.attempt, record.run_id or "")
-    task = known.get(record.task)
-    tier = record.tier or (task.tier if task else None)
-    judges = members(record.judgments)
-    rates = [impl_rate(judge) for judge in judges]
-    first = record.judgments[0] if record.judgments else None
-    kind = first.judge if first else (task.judge if task else None)
-    attempt = (*key, tier, kind, record.outcome, *_attempt(record, judges, rates))
-    judgments, criteria = [], []
-    for number, judge in enumerate(judges, start=1):
-        judgments.append((*key, tier, number, *_judgment(judge, rates[number - 1])))
-        if judge.criteria:
-            by = (*key, tier, number, judge.judge, judge.judge_model)
-            criteria += [by + _GIVEN(criterion) for criterion in judge.criteria]
-    measured = _measured(record, first, model) if record.outcome in JUDGED else None
-    return Bundle(key, attempt, judgments, criteria, measured)
-
-
-def _attempt(record: AttemptRecord, judges: list[Judgment], rates: list[float | None]) -> Row:
-    """The columns of frames.ATTEMPTS after `outcome`."""
-    judged = record.outcome in JUDGED
-    return (
+    facts = vars(record)
+    (
+        task_id,
+        model,
+        arm,
+        number,
+        run_id,
+        tier,
+        outcome,
+        score,
+        tags,
+        judgments,
+        completion,
+        model_ms,
+        judge_ms,
+        details,
+        error,
+    ) = _RECORD(facts)
+    task = known.get(task_id)
+    judged = outcome in JUDGED
+    lone = len(judgments) == 1 and not judgments[0].panel and not judgments[0].criteria
+    said = _lone(judgments[0]) if lone else _judges(members(judgments))
+    key = (task_id, model or UNKNOWN_MODEL, arm, number, run_id or "")
+    attempt = (
+        *key,
+        tier or (task.tier if task else None),
+        judgments[0].judge if judgments else (task.judge if task else None),
+        outcome,
         judged,
-        float(record.outcome == "passed") if judged else None,
-        _score(record, judges) if judged else None,
-        _median(rates) if judged else None,
-        len(judges),
-        [judge.score for judge in judges].count(None),
-        *(_SAID_NOTHING if record.completion is None else _SAID(record.completion)),
-        *_billed(judges),
-        record.model_ms,
-        record.judge_ms,
-        _short(record.details),
-        _short(record.error),
-        *_TOLD(record),
-        ";".join(sorted(record.tags)) if record.tags else None,
-        _matched(judges) if judged else (),
+        float(outcome == "passed") if judged else None,
+        (score if score is not None else said.score) if judged else None,
+        said.rate if judged else None,
+        len(said.judgments),
+        said.missing,
+        *(_SAID_NOTHING if completion is None else _SAID(vars(completion))),
+        *said.billed,
+        model_ms,
+        judge_ms,
+        details[:DETAIL_CHARACTERS] if details else None,
+        error[:DETAIL_CHARACTERS] if error else None,
+        *_TOLD(facts),
+        ";".join(sorted(tags)) if tags else None,
+        said.matched if judged else (),
     )
+    measured = _measured(record, judgments[0] if judgments else None, key[1]) if judged else None
+    return Bundle(key, attempt, said.judgments, said.criteria, measured)
 
 
-def _judgment(judge: Judgment, rate: float | None) -> Row:
-    """The columns of frames.JUDGMENTS after `member`."""
-    return (
-        judge.judge,
-        judge.judge_model,
-        None if judge.passed is None else float(judge.passed),
-        judge.score,
+class _Said(NamedTuple):
+    """What the judges of an attempt said: a row each, their criteria, and what they make together."""
+
+    judgments: list[Row]
+    criteria: list[Row]
+    score: float | None
+    rate: float | None
+    missing: int
+    billed: Row
+    matched: tuple[str, ...]
+
+
+def _lone(judge: Judgment) -> _Said:
+    """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
+    facts = vars(judge)
+    kind, model, passed, score, saw_cut, matched, missed, details, error, _ = _JUDGMENT(facts)
+    billed = _BILLED(facts)
+    rate = score if score is not None and 0 <= score <= 1 else None
+    row = (
+        1,
+        kind,
+        model,
+        None if passed is None else float(passed),
+        score,
         rate,
-        *_BILLED(judge),
-        judge.saw_cut_text,
-        len(judge.matched),
-        len(judge.missed),
-        _short(judge.details),
-        _short(judge.error),
+        *billed,
+        saw_cut,
+        len(matched),
+        len(missed),
+        details[:DETAIL_CHARACTERS] if details else None,
+        error[:DETAIL_CHARACTERS] if error else None,
+    )
+    found = matched if len(matched) < 2 else tuple(sorted(set(matched)))
+    return _Said([row], [], rate, rate, int(score is None), billed, found)
+
+
+def _judges(judges: list[Judgment]) -> _Said:
+    judgments, criteria = [], []
+    scores, rates, found = [], [], []
+    for number, judge in enumerate(judges, start=1):
+        facts = vars(judge)
+        kind, model, passed, score, saw_cut, matched, missed, details, error, given = _JUDGMENT(facts)
+        points = [_CRITERION(vars(criterion)) for criterion in given] if given else []
+        rate = _impl_rate(points) if points else _unit(score)
+        judgments.append(
+            (
+                number,
+                kind,
+                model,
+                None if passed is None else float(passed),
+                score,
+                rate,
+                *_BILLED(facts),
+                saw_cut,
+                len(matched),
+                len(missed),
+                details[:DETAIL_CHARACTERS] if details else None,
+                error[:DETAIL_CHARACTERS] if error else None,
+            )
+        )
+        criteria += [(number, kind, model, *point) for point in points]
+        scores.append(score)
+        rates.append(rate)
+        found.append(_found(matched, points))
+    return _Said(
+        judgments,
+        criteria,
+        _median(map(_unit, scores)),
+        _median(rates),
+        scores.count(None),
+        _billed(judges),
+        _found_by_half(found),
     )
 
 
@@ -211,28 +302,22 @@ def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Meas
     )
 
 
-def _score(record: AttemptRecord, judges: list[Judgment]) -> float | None:
-    """The record's own consensus, else the median over its judges that gave a score."""
-    if record.score is not None:
-        return record.score
-    return _median([_unit(judge.score) for judge in judges])
+def _found(matched: tuple[str, ...], points: list[Row]) -> Iterable[str]:
+    """What a judge found: matched strings, and criteria with all their points."""
+    if not points:
+        return matched
+    return [
+        *matched,
+        *(name for name, achieved, most in points if achieved is not None and most and achieved >= most),
+    ]
 
 
-def _matched(judges: list[Judgment]) -> tuple[str, ...]:
-    """What at least half of the judges found: matched strings, and criteria with all their points."""
-    if len(judges) == 1 and not judges[0].criteria:
-        return tuple(sorted(set(judges[0].matched)))
-    found: Counter[str] = Counter()
-    for judge in judges:
-        satisfied = {
-            criterion.name
-            for criterion in judge.criteria
-            if criterion.achieved is not None
-            and criterion.max_points
-            and criterion.achieved >= criterion.max_points
-        }
-        found.update({*judge.matched, *satisfied})
-    return tuple(sorted(item for item, count in found.items() if 2 * count >= len(judges)))
+def _found_by_half(found: list[Iterable[str]]) -> tuple[str, ...]:
+    """What at least half of the judges found."""
+    if len(found) == 1:
+        return tuple(sorted(set(found[0])))
+    counted = Counter(item for items in found for item in set(items))
+    return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(found)))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -246,7 +331,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _billed(judges: list[Judgment]) -> Row:
     """Cost, input and output tokens of all judges of an attempt."""
     if len(judges) == 1:
-        return cast("Row", _BILLED(judges[0]))
+        return cast("Row", _BILLED(vars(judges[0])))
     return (
         _total(judge.cost_usd for judge in judges),
         _total(judge.input_tokens for judge in judges),
@@ -261,7 +346,3 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 def _unit(score: float | None) -> float | None:
     return score if score is not None and 0 <= score <= 1 else None
-
-
-def _short(text: str | None) -> str | None:
-    return text[:DETAIL_CHARACTERS] if text else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.rows import Row, show
+from workers.garbage import search_seldom
 
 ATTEMPTS = 5
 T = TypeVar("T")
@@ -87,6 +88,7 @@ def measure(path: Path) -> None:
     """Print seconds of CPU by part, and the peak memory, as JSON. Imports count: a chord's callback pays them too."""
     parts: dict[str, float] = {}
     started = time.process_time()
+    search_seldom()  # as every process of ours does
     from aggregate import artifact, exports, frames, reading
     from aggregate.run_info import Observer
 
