@@ -23,7 +23,7 @@ from workers.models.choose import UnknownModel, is_agent, model_for, mounts_skil
 from workers.store import Keys
 
 RUNS_KEPT = 16
-TASKS_KEPT = 2000
+TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
 
 
 class RunGone(Exception):
@@ -50,7 +50,8 @@ class Run:
     models: dict[str, Model] = field(default_factory=dict)
     halted: asyncio.Event = field(default_factory=asyncio.Event)
     largest_costs: dict[str, float] = field(default_factory=dict)
-    _tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
+    _tasks: OrderedDict[int, tuple[Task, int]] = field(default_factory=OrderedDict)
+    _tasks_bytes: int = 0
 
     async def fetch_tasks(self, numbers: set[int]) -> None:
         """Bring these tasks here in one round trip."""
@@ -64,14 +65,17 @@ class Run:
         for number, data in zip(missing, found, strict=True):
             if data is None:
                 raise RunGone(f"run {self.manifest.run_id} has lost task {number}; was the server flushed?")
-            self._tasks[number] = Task.model_validate_json(zlib.decompress(data))
-        while len(self._tasks) > max(TASKS_KEPT, len(numbers)):
-            self._tasks.popitem(last=False)
+            text = zlib.decompress(data)
+            self._tasks[number] = (Task.model_validate_json(text), len(text))
+            self._tasks_bytes += len(text)
+        while self._tasks_bytes > TASKS_KEPT_BYTES and len(self._tasks) > len(numbers):
+            _, (_, size) = self._tasks.popitem(last=False)
+            self._tasks_bytes -= size
 
     async def task(self, number: int) -> Task:
         if number not in self._tasks:
             await self.fetch_tasks({number})
-        return self._tasks[number]
+        return self._tasks[number][0]
 
     def model(self, spec: str) -> Model:
         if spec not in self.models:

@@ -187,7 +187,10 @@ class Sim:
             return reply
         if isinstance(judge, Contains):
             expected, forbidden = tuple(judge.expected), tuple(judge.forbidden)
-            return _right(expected, forbidden) if passes else _wrong(expected, draws.variant % 64)
+            if passes:
+                return _right(expected, forbidden)
+            kept, start = divmod(draws.variant % 64, len(expected))
+            return _wrong(expected, start, kept % len(expected))
         if passes and (problem := missing_reply(request.task)):
             raise ModelFailed(problem)
         words = sim_words.fitting(judge, passes)
@@ -217,7 +220,7 @@ def _file_text(path: Path, mtime_ns: int) -> str:
     return path.read_text("utf-8", "replace")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def _right(expected: tuple[str, ...], forbidden: tuple[str, ...]) -> str:
     """All expected strings; our own words around them only where they hold nothing forbidden."""
     listed = "\n".join(expected)
@@ -226,10 +229,8 @@ def _right(expected: tuple[str, ...], forbidden: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=16384)
-def _wrong(expected: tuple[str, ...], variant: int) -> str:
+def _wrong(expected: tuple[str, ...], start: int, kept_count: int) -> str:
     """A text that surely misses an expected string, and holds some of the others so that scores differ."""
-    start = variant % len(expected)
-    kept_count = (variant // len(expected)) % len(expected)
     kept = [expected[(start + 1 + i) % len(expected)] for i in range(kept_count)]
     # An expected string may occur in another one, or in our own words: then say less.
     for text in ("\n".join([WRONG, *kept]), WRONG, "–"):
