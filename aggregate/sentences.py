@@ -152,7 +152,7 @@ def next_step(artifact: Mapping[str, Any]) -> tuple[str, str]:
         case _ if "baseline pass rate" in artifact["reason"]:
             return "mend the suite or the baseline skill, then run again", "suite author"
         case _ if artifact["status"] == "over_budget":
-            return "run it again with a larger budget", "operator"
+            return "resume the run with a larger budget", "operator"
         case _ if artifact["status"] == "cancelled":
             return "resume the run", "operator"
         case _:

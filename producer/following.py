@@ -12,11 +12,12 @@ from producer import evaluation, local, session
 from producer.collect import collect
 from producer.evaluation import Surroundings
 from producer.names import check_run_id
+from producer.options import InvalidOption, check_budget
 from producer.places import Places
 from producer.results import report_and_exit
 from producer.submit import go_on
 from producer.watch import Interrupted, Watch
-from workers.store import Halt, UnknownRun
+from workers.store import Halt, Store, UnknownRun
 
 
 class _Home(Exception):
@@ -82,19 +83,37 @@ def _at_home(run_id: str, places: Places) -> list[dict[str, Any]]:
     return made
 
 
-def resume(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
+def resume(
+    run_id: str, where: Surroundings, *, quiet: bool, as_json: bool, budget_usd: float | None = None
+) -> None:
     """Publish what has no final record and follow the run to its end."""
     check_run_id(run_id)
+    if budget_usd is not None:
+        check_budget(budget_usd)
     where.places.check_writable()
     with session.for_known_run(
         where.places, run_id, where.broker, worker=True, in_flight=where.in_flight
     ) as opened:
         opened.server.store.manifest(run_id)
+        if budget_usd is not None:
+            _set_budget(opened.server.store, run_id, budget_usd)
         left = go_on(opened.server, run_id)
         where.display.say(f"{left} attempts left to run")
         made = evaluation.follow(run_id, opened, where)
     evaluation.forget_private_server(where.places, run_id, made)
     _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def _set_budget(store: Store, run_id: str, usd: float) -> None:
+    if store.manifest(run_id).budget_usd is None:
+        raise InvalidOption(f"run {run_id} has no budget that --budget-usd could change")
+    state = store.state(run_id)
+    spent = state.spent + state.assumed if state else 0.0
+    if usd <= spent:
+        raise InvalidOption(
+            f"--budget-usd is {usd:g}, but run {run_id} has spent {spent:.6g} already; give more"
+        )
+    store.set_budget(run_id, usd)
 
 
 def finished(places: Places, run_id: str) -> list[dict[str, Any]]:

@@ -81,10 +81,16 @@ class Options:
             raise InvalidOption(
                 "--stop-early needs a baseline: without one there is no difference to be sure of"
             )
-        if self.budget_usd is not None and not 0 < self.budget_usd < float("inf"):
-            raise InvalidOption(f"--budget-usd is {self.budget_usd:g}; give an amount above 0")
+        if self.budget_usd is not None:
+            check_budget(self.budget_usd)
         if len(set(self.models)) != len(self.models):
             raise InvalidOption("--model names the same model twice")
+
+
+def check_budget(usd: float) -> None:
+    """Raise InvalidOption for a sum that nobody can spend."""
+    if not 0 < usd < float("inf"):
+        raise InvalidOption(f"--budget-usd is {usd:g}; give an amount above 0")
 
 
 def one_of(flag: str, value: Any, allowed: tuple[Any, ...]) -> Any:

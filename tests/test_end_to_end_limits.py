@@ -164,6 +164,22 @@ def test_a_budget_stops_new_attempts_and_the_overshoot_is_bounded_and_stated(
     assert f"{spent:.6g} USD of {budget:g} spent" in made["reason"]
     assert "too much by attempts that were in flight" in made["reason"]
 
+    # It can be resumed, with a larger budget only; what is paid for is not asked again.
+    provider.script(USAGE)
+
+    def resume(*more: str) -> Ended:
+        return uplift(
+            "resume", made["run_id"], "--state-root", "state", *more, cwd=tmp_path, env=keys(provider)
+        )
+
+    refused = resume("--budget-usd", str(budget))
+    assert (refused.code, f"has spent {spent:.6g} already" in refused.err) == (2, True), refused.err
+    assert resume("--budget-usd", "1").code == 0
+    made = the_artifact(tmp_path)
+    assert (made["status"], made["cost"]["budget_usd"]) == ("finished", 1)
+    assert len(provider.asked()) == 2 * 20
+    assert made["cost"]["spent_usd"] == pytest.approx(2 * 20 * COST, abs=1e-6)
+
 
 def test_a_generous_budget_is_not_used_up_by_what_is_only_reserved(
     tmp_path: Path, provider: Provider

@@ -124,7 +124,7 @@ class Store:
             return False
         pipe = self.client.pipeline(transaction=False)
         pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
-        pipe.set(keys.info, zlib.compress(info.model_dump_json().encode(), 1))
+        pipe.set(keys.info, _packed(info))
         page: dict[_Field, _Field] = {}
         for number, task in enumerate(tasks):
             text = task.model_dump_json(by_alias=True, exclude_defaults=True)
@@ -292,6 +292,17 @@ class Store:
         self.client.hset(keys.state, "halt", why)
         return True
 
+    def set_budget(self, run_id: str, usd: float) -> None:
+        """Give a run another budget, for going on with it."""
+        keys = Keys(run_id)
+        manifest = self.manifest(run_id).model_copy(update={"budget_usd": usd})
+        info = self.info(run_id).model_copy(update={"budget_usd": usd})
+        pipe = self.client.pipeline()
+        pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True), keepttl=True)
+        pipe.set(keys.info, _packed(info), keepttl=True)
+        pipe.hset(keys.state, "budget", repr(usd))
+        pipe.execute()
+
     def next_generation(self, run_id: str) -> int:
         """Unseal a run for going on; whatever an earlier generation's callback still does is ignored."""
         keys = Keys(run_id)
@@ -334,6 +345,10 @@ class Store:
     def delete(self, run_id: str) -> None:
         self.client.delete(*Keys(run_id).all())
         self.client.zrem("uplift:runs", run_id)
+
+
+def _packed(info: RunInfo) -> bytes:
+    return zlib.compress(info.model_dump_json().encode(), 1)
 
 
 def _text(value: bytes | str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from producer.commands.flags import (
     DEFAULT_STATE_ROOT,
@@ -70,17 +72,28 @@ def resume(
     insecure: Insecure = False,
     config: ConfigFile = None,
     in_flight: InFlight = None,
+    # Under another name than the setting's: a config is for runs that start.
+    new_budget: Annotated[
+        float | None,
+        typer.Option("--budget-usd", metavar="SUM", help="Another budget, in USD, for a run that has one."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Go on with a run that was interrupted, cancelled or lost: only what has no record is run.
 
-    Example: uplift resume 20260101-120000-abc123
+    A run whose budget is spent goes on with a larger one.
+
+    Examples:
+
+      uplift resume 20260101-120000-abc123
+
+      uplift resume 20260101-120000-abc123 --budget-usd 10
     """
     from producer import following
 
     where = _surroundings(state_root, broker, insecure, quiet=quiet, in_flight=in_flight)
-    following.resume(run_id, where, quiet=quiet, as_json=as_json)
+    following.resume(run_id, where, quiet=quiet, as_json=as_json, budget_usd=new_budget)
 
 
 def _surroundings(
