@@ -6,8 +6,9 @@ import difflib
 import gzip
 import zlib
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from pydantic import ValidationError
 
@@ -18,6 +19,7 @@ from aggregate.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_kn
 
 MAX_PROBLEMS = 50
 _SHOWN = 80
+_KEY = itemgetter("run_id", "task", "arm", "attempt", "model")
 
 
 class RecordsError(Exception):
@@ -35,18 +37,28 @@ def read_jsonl(path: Path) -> Iterator[AttemptRecord]:
     nothing more is yielded after the first problem.
     """
     problems: list[str] = []
-    seen: dict[tuple[str | None, str, str, str, int], int] = {}
+    seen: dict[tuple[Any, ...], int] = {}
     try:
         with _opened(path) as lines:
             for number, line in enumerate(lines, start=1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if not line.strip():
                     continue
-                record, wrong = _parsed(line)
-                if record is not None:
-                    wrong += _repeated(record, number, seen)
-                if record is not None and not problems and not wrong:
-                    yield record
+                try:
+                    # Strict, because a score of true or a count of "3" was not measured as a number.
+                    record = BoundedRecord.model_validate_json(line, strict=True)
+                except ValidationError as invalid:
+                    wrong = _invalid(invalid)
+                else:
+                    key = _KEY(vars(record))
+                    if not record.model:
+                        key = (*key[:-1], UNKNOWN_MODEL)
+                    first = seen.setdefault(key, number)
+                    if first == number and is_known_arm(record.arm):
+                        if not problems:
+                            yield record
+                        continue
+                    wrong = _misplaced(record, number, first)
                 problems += [f"{path}:{number}: {problem}" for problem in wrong]
                 if len(problems) > MAX_PROBLEMS:
                     problems[MAX_PROBLEMS:] = [
@@ -67,18 +79,24 @@ def _opened(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def _parsed(line: bytes) -> tuple[AttemptRecord | None, list[str]]:
-    try:
-        # Strict, because a score of true or a count of "3" was not measured as a number.
-        record = BoundedRecord.model_validate_json(line, strict=True)
-    except ValidationError as invalid:
-        return None, [
-            f"{_place(error['loc'])}: {plain(error['msg'], 200)}"
-            for error in invalid.errors(include_url=False, include_context=False, include_input=False)
-        ]
+def _invalid(invalid: ValidationError) -> list[str]:
+    return [
+        f"{_place(error['loc'])}: {plain(error['msg'], 200)}"
+        for error in invalid.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def _misplaced(record: AttemptRecord, number: int, first: int) -> list[str]:
+    """What is wrong with a record of an arm that no run has, or of an attempt that is on an earlier line."""
+    wrong = []
     if not is_known_arm(record.arm):
-        return record, [f"arm: {_unknown_arm(record.arm)}"]
-    return record, []
+        wrong.append(f"arm: {_unknown_arm(record.arm)}")
+    if first != number:
+        name = (
+            f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
+        )
+        wrong.append(f"record: {name} is already on line {first}; every attempt has one record")
+    return wrong
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -94,14 +112,3 @@ def _unknown_arm(arm: str) -> str:
     near = difflib.get_close_matches(arm, known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown arm '{plain(arm, _SHOWN)}'; allowed: baseline, candidate, candidate:<id>, oracle{hint}"
-
-
-def _repeated(
-    record: AttemptRecord, number: int, seen: dict[tuple[str | None, str, str, str, int], int]
-) -> list[str]:
-    key = (record.run_id, record.task, record.arm, record.model or UNKNOWN_MODEL, record.attempt)
-    first = seen.setdefault(key, number)
-    if first == number:
-        return []
-    name = f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
-    return [f"record: {name} is already on line {first}; every attempt has one record"]

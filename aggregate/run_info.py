@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +27,7 @@ def is_candidate(arm: str) -> bool:
     return arm == CANDIDATE or (arm.startswith(f"{CANDIDATE}:") and len(arm) > len(CANDIDATE) + 1)
 
 
+@lru_cache(maxsize=256)
 def is_known_arm(arm: str) -> bool:
     """True for the arms that a run can have: baseline, oracle and candidates."""
     return arm in (BASELINE, ORACLE) or is_candidate(arm)
@@ -113,6 +115,11 @@ class RunInfo(_Info):
         return observer.info()
 
 
+_OBSERVED = itemgetter(
+    "task", "arm", "model", "run_id", "started_at", "tier", "tags", "should_trigger", "judgments"
+)
+
+
 class Observer:
     """What a pass over records has met so far, so that one pass can serve others too.
 
@@ -122,10 +129,9 @@ class Observer:
     def __init__(self) -> None:
         self.run_ids: set[str] = set()
         self.started: str | None = None
-        self.models: set[str] = set()
-        self.arms: set[str] = set()
-        self.attempts: Counter[tuple[str, str, str]] = Counter()
+        self.attempts: dict[tuple[str, str, str], int] = {}
         self.tasks: dict[str, TaskInfo] = {}
+        self._said: dict[str, tuple[Any, ...]] = {}
         self.warnings: set[str] = set()
 
     def watch(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
@@ -136,34 +142,33 @@ class Observer:
 
     def info(self) -> RunInfo:
         """What the records seen so far tell of their run."""
+        arms = {arm for _, arm, _ in self.attempts}
         return RunInfo(
             run_id=_merged_id(self.run_ids),
             created_at=self.started,
             pass_k=max(self.attempts.values(), default=1),
-            models=tuple(sorted(self.models)),
+            models=tuple(sorted({model for _, _, model in self.attempts})),
             tasks=tuple(self.tasks[task] for task in sorted(self.tasks)),
-            candidates=tuple(_candidate(arm) for arm in sorted(self.arms) if is_candidate(arm))
+            candidates=tuple(_candidate(arm) for arm in sorted(arms) if is_candidate(arm))
             or (CandidateInfo(),),
-            baseline="skill" if BASELINE in self.arms else "none",
+            baseline="skill" if BASELINE in arms else "none",
             warnings=tuple(sorted(self.warnings)),
         )
 
     def _add(self, record: AttemptRecord) -> None:
-        model = record.model or UNKNOWN_MODEL
-        if record.run_id:
-            self.run_ids.add(record.run_id)
-        if record.started_at:
-            self.started = min(record.started_at, self.started or record.started_at)
-        self.models.add(model)
-        self.arms.add(record.arm)
-        self.attempts[record.task, record.arm, model] += 1
-        judge = record.judgments[0].judge if record.judgments else None
-        known = self.tasks.get(record.task)
-        # Building a model per record is what makes 100,000 of them slow; most say nothing new.
-        said = (record.tier, record.tags, judge or (known.judge if known else None), record.should_trigger)
-        if known and said == (known.tier, known.tags, known.judge, known.should_trigger):
-            return
-        self.tasks[record.task] = self._merged(known, record, judge)
+        task, arm, model, run_id, started, tier, tags, should_trigger, judgments = _OBSERVED(vars(record))
+        unit = (task, arm, model or UNKNOWN_MODEL)
+        self.attempts[unit] = self.attempts.get(unit, 0) + 1
+        if run_id:
+            self.run_ids.add(run_id)
+        if started and (self.started is None or started < self.started):
+            self.started = started
+        # Most records say of their task what the one before said.
+        judge = judgments[0].judge if judgments else None
+        said = (tier, tags, judge, should_trigger)
+        if self._said.get(task) != said:
+            self._said[task] = said
+            self.tasks[task] = self._merged(self.tasks.get(task), record, judge)
 
     def _merged(self, known: TaskInfo | None, record: AttemptRecord, judge: str | None) -> TaskInfo:
         if known is None:
