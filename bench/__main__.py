@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from bench import aggregate_records, engine, pytest_judge, sdk_throughput, validate_suite
+from bench import aggregate_records, engine, kills, pytest_judge, sdk_throughput, validate_suite
 from bench.rows import Row, show
 
 
@@ -36,6 +36,7 @@ def main() -> None:
     rows = [*help_rows(), *validate_suite.rows(), *aggregate_records.rows(), *engine.rows(quick=quick)]
     rows += pytest_judge.rows(40 if quick else 200)
     rows += sdk_throughput.rows(200 if quick else 1000)
+    rows += kills.rows(5 if quick else 20)
     show(rows)
     missed = [row.what for row in rows if row.holds is False]
     print(f"\n{len(missed)} bars missed" + (f": {'; '.join(missed)}" if missed else ""))

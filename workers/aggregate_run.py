@@ -9,10 +9,10 @@ from importlib.metadata import version
 import redis
 
 from aggregate.run_info import RunInfo, Status
-from workers.garbage import search_seldom
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import State, Store
+from workers.thrift import be_thrifty
 
 TRY_AGAIN = 75
 _STATUS: dict[str, Status] = {"cancelled": "cancelled", "over_budget": "over_budget", "hopeless": "hopeless"}
@@ -63,7 +63,7 @@ def _why(info: RunInfo, state: State) -> str:
 
 def main(run_id: str, generation: int) -> int:
     """Exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
-    search_seldom()
+    be_thrifty()
     from aggregate import artifact
 
     store = Store(connect(from_environment().broker))

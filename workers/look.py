@@ -9,12 +9,12 @@ import json
 import sys
 
 from aggregate.run_info import BASELINE, RunInfo, is_candidate
-from workers.garbage import search_seldom
 from workers.grid import Grid
 from workers.messages import Manifest
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import Store
+from workers.thrift import be_thrifty
 
 
 def verdict_settled(store: Store, manifest: Manifest, info: RunInfo, grid: Grid) -> bool:
@@ -36,7 +36,7 @@ def verdict_settled(store: Store, manifest: Manifest, info: RunInfo, grid: Grid)
 
 
 def main(run_id: str) -> None:
-    search_seldom()
+    be_thrifty()
     from aggregate import early_stop, frames
 
     store = Store(connect(from_environment().broker))
