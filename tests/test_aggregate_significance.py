@@ -137,6 +137,7 @@ def test_mcnemar_by_hand():
         mcnemar_exact(1, math.nan)
 
 
+@settings(max_examples=30)  # statsmodels takes its time
 @given(p_values)
 def test_holm_and_benjamini_hochberg_agree_with_statsmodels_in_input_order(values):
     assert holm(values) == pytest.approx(list(multipletests(values, method="holm")[1]))

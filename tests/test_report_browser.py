@@ -10,7 +10,7 @@ from running import SKILL, uplift
 
 from aggregate.report import html
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-browser")]  # one browser, one run
 SHOWN = [payload for payload in MARKUP if payload.isprintable()]
 
 

@@ -10,7 +10,7 @@ from aggregate.report.material import read_tasks
 from producer import reports
 from producer.places import Places
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-command")]  # one run for all
 
 
 @pytest.fixture(scope="module")
