@@ -50,8 +50,8 @@ def by(
 
 def _numbers(attempts: pd.DataFrame, *more: str) -> pd.DataFrame:
     """The columns that metrics are made of; taking texts along would double the time that grouping takes."""
-    kinds = attempts.dtypes
-    return attempts[["arm", "outcome", *more, *kinds.index[kinds == "float64"]]]
+    numbers = attempts.select_dtypes(["number", "bool"]).columns
+    return attempts[["arm", "outcome", *more, *numbers]]
 
 
 def compared(
