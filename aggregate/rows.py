@@ -220,58 +220,44 @@ class _Said(NamedTuple):
     matched: tuple[str, ...]
 
 
-def _lone(judge: Judgment) -> _Said:
-    """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
-    facts = vars(judge)
-    kind, model, passed, score, saw_cut, matched, missed, details, error, _ = _JUDGMENT(facts)
-    billed = _BILLED(facts)
-    rate = score if score is not None and 0 <= score <= 1 else None
-    row = (
-        1,
+def _judgment(number: int, facts: dict[str, Any], rate: float | None) -> Row:
+    kind, model, passed, score, saw_cut, matched, missed, details, error = _JUDGMENT(facts)
+    return (
+        number,
         kind,
         model,
         None if passed is None else float(passed),
         score,
         rate,
-        *billed,
+        *_BILLED(facts),
         saw_cut,
         len(matched),
         len(missed),
         details[:DETAIL_CHARACTERS] if details else None,
         error[:DETAIL_CHARACTERS] if error else None,
     )
+
+
+def _lone(judge: Judgment) -> _Said:
+    """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
+    facts = vars(judge)
+    score, matched = facts["score"], facts["matched"]
+    rate = _unit(score)
     found = matched if len(matched) < 2 else tuple(sorted(set(matched)))
-    return _Said([row], [], rate, rate, int(score is None), billed, found)
+    return _Said([_judgment(1, facts, rate)], [], rate, rate, int(score is None), _BILLED(facts), found)
 
 
 def _judges(judges: list[Judgment]) -> _Said:
     judgments, criteria = [], []
-    scores, rates, found = [], [], []
+    rates, found = [], []
     for number, judge in enumerate(judges, start=1):
         facts = vars(judge)
-        kind, model, passed, score, saw_cut, matched, missed, details, error, given = _JUDGMENT(facts)
-        points = [_CRITERION(vars(criterion)) for criterion in given] if given else []
-        rate = _impl_rate(points) if points else _unit(score)
-        judgments.append(
-            (
-                number,
-                kind,
-                model,
-                None if passed is None else float(passed),
-                score,
-                rate,
-                *_BILLED(facts),
-                saw_cut,
-                len(matched),
-                len(missed),
-                details[:DETAIL_CHARACTERS] if details else None,
-                error[:DETAIL_CHARACTERS] if error else None,
-            )
-        )
-        criteria += [(number, kind, model, *point) for point in points]
-        scores.append(score)
-        rates.append(rate)
-        found.append(_found(matched, points))
+        points = [_CRITERION(vars(criterion)) for criterion in judge.criteria]
+        rates.append(_impl_rate(points) if points else _unit(judge.score))
+        found.append(_found(judge.matched, points))
+        judgments.append(_judgment(number, facts, rates[-1]))
+        criteria += [(number, judge.judge, judge.judge_model, *point) for point in points]
+    scores = [judge.score for judge in judges]
     return _Said(
         judgments,
         criteria,
