@@ -61,7 +61,6 @@ _JUDGMENT = itemgetter(
     "missed",
     "details",
     "error",
-    "criteria",
 )
 _BILLED = itemgetter("cost_usd", "input_tokens", "output_tokens")
 _CRITERION = itemgetter("name", "achieved", "max_points")
