@@ -11,6 +11,7 @@ from producer import local
 from producer.local import Local
 from producer.places import Places
 from producer.submit import Server, open_server
+from workers.claims import expire_all
 from workers.settings import checked_broker
 from workers.store import UnknownRun
 
@@ -69,8 +70,9 @@ def for_known_run(
         with closing(open_server(url)) as server:
             yield Session(server)
         return
-    with local.serving(folder) as private:
+    with local.serving(folder) as private, closing(open_server(private.url)) as server:
+        # The worker that held them has died with the server's last owner: nobody need wait for its leases.
+        expire_all(server.store.client, run_id)
         if worker:
             private.start_worker(in_flight=in_flight)
-        with closing(open_server(private.url)) as server:
-            yield Session(server, private)
+        yield Session(server, private)

@@ -226,6 +226,14 @@ def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float
     )
 
 
+def expire_all(client: redis.Redis, run_id: str) -> None:
+    """Let every claim of a run run out now, because whoever held one is known to be gone."""
+    key = Keys(run_id).claims
+    held = cast("list[bytes]", client.zrange(key, 0, -1))
+    if held:
+        client.zadd(key, dict.fromkeys(held, 1), xx=True)
+
+
 def drop_all(client: redis.Redis, run_id: str, owner: str) -> int:
     """Give up everything that `owner` holds of a run, so that somebody else can start it at once."""
     held = {}
