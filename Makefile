@@ -24,7 +24,8 @@ demo: $(READY)
 	  --skill-path examples/release-notes/skill --baseline-path examples/release-notes/baseline \
 	  --model sim:baseline=0.45,candidate=0.85,latency=0.2,cost=0.002,seed=7 --pass-k 3 --state-root .uplift/demo
 
-test: lint types tests
+test: $(READY)
+	@$(MAKE) --no-print-directory -j 3 lint types tests
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -14,6 +14,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, action="append", help="run only the schedule of this seed")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long", default=False):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_AtOnce(config), "chaos-at-once")
 

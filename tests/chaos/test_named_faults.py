@@ -70,6 +70,7 @@ def test_a_flushed_server_is_said_and_the_workers_go_on_with_the_next_run() -> N
         assert stage.until(lambda: stage.client.exists(Keys(stage.run_id).artifacts), 60), stage.story()
 
 
+@pytest.mark.long
 def test_a_full_server_is_said_loses_nothing_and_the_run_goes_on_when_there_is_room() -> None:
     with a_stage(pace=replace(SMALL, tasks=12)) as stage:
         stage.start_worker()
@@ -87,6 +88,7 @@ def test_a_full_server_is_said_loses_nothing_and_the_run_goes_on_when_there_is_r
         assert_whole(stage)
 
 
+@pytest.mark.long
 def test_a_server_whose_disk_is_full_is_said_and_the_run_goes_on_when_there_is_room() -> None:
     with a_stage(pace=replace(SMALL, tasks=12)) as stage, files_end_here(stage) as make_room:
         stage.start_worker()
@@ -279,6 +281,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_hears_nothing_although_messages_wait_starts_anew_by_itself() -> None:
     with a_stage() as stage:
         worker = start_program(stage, STUCK)
@@ -305,6 +308,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_breaks_down_starts_anew_by_itself() -> None:
     """Celery ends a worker for an error that it does not know, and calls that a success."""
     with a_stage("sim:latency=4,cost=0.01") as stage:
