@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from aggregate.records import AttemptRecord
@@ -20,7 +21,14 @@ def a_server(url: str) -> Server:
     return open_server(url)
 
 
-def a_stored_run(store: Store, tasks: int = 3, *, run_id: str = RUN, **fields: Any) -> Manifest:
+def a_stored_run(
+    store: Store,
+    tasks: int = 3,
+    *,
+    run_id: str = RUN,
+    cached: Mapping[int, AttemptRecord] | None = None,
+    **fields: Any,
+) -> Manifest:
     """A run with a bare baseline and a bare candidate that exists on the server; nothing of it is published."""
     made = [
         Task(id=f"task-{n}", prompt="Say it.", judge=Contains(type="contains", expected=["it"]))
@@ -42,7 +50,7 @@ def a_stored_run(store: Store, tasks: int = 3, *, run_id: str = RUN, **fields: A
         baseline="bare",
         planned_attempts=grid_of(manifest).attempts,
     )
-    store.create(manifest, info, made, {})
+    store.create(manifest, info, made, cached or {})
     return manifest
 
 

@@ -4,9 +4,11 @@ import pytest
 import redis
 from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
 
+from aggregate.records import AttemptRecord
 from producer.submit import go_on
 from workers import finish as finishing
 from workers.finish import ServerAway, finish, grid_of
+from workers.look import verdict_settled
 from workers.settings import FINISH
 from workers.store import Keys, Store
 
@@ -140,6 +142,27 @@ def test_the_callback_finds_its_queue_even_after_a_flush(server, client):
     begun(server)
     bound = client.smembers("_kombu.binding.uplift")
     assert any(FINISH.encode() in member for member in bound)
+
+
+def test_passes_from_the_cache_count_when_a_run_looks_whether_its_verdict_is_settled(server):
+    """A baseline that passed everything is in the cache; a candidate that failed once may still end level."""
+    passed = {
+        index: AttemptRecord(task=f"task-{task}", arm="baseline", attempt=number, outcome="passed")
+        for index, task, number in ((0, 0, 1), (2, 1, 1), (4, 0, 2), (6, 1, 2))
+    }
+    manifest = a_stored_run(server.store, 2, cached=passed, pass_k=2, stop_early="verdict")
+    grid, info = grid_of(manifest), server.store.info(RUN)
+    assert {unit: count[2] for unit, count in server.store.unit_counts(RUN, grid).items()} == {
+        0: True,
+        2: True,
+    }
+    for index in (1, 3):
+        record_one(server.store, manifest, index, "failed")
+    # Both candidates' tasks failed and have an attempt left: delta may end anywhere from -1 to 0.
+    assert not verdict_settled(server.store, manifest, info, grid)
+    for index in (5, 7):
+        record_one(server.store, manifest, index, "failed")
+    assert verdict_settled(server.store, manifest, info, grid)
 
 
 def test_a_paused_run_is_not_finished(server):

@@ -135,7 +135,7 @@ class Store:
                 page = {}
         if page:
             pipe.hset(keys.tasks, mapping=page)
-        self._put_cached(keys, len(manifest.arms), cached)
+        self._put_cached(keys, manifest, cached)
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
@@ -145,12 +145,17 @@ class Store:
         self.touch(manifest.run_id)
         return True
 
-    def _put_cached(self, keys: Keys, arms: int, cached: Mapping[int, AttemptRecord]) -> None:
+    def _put_cached(self, keys: Keys, manifest: Manifest, cached: Mapping[int, AttemptRecord]) -> None:
+        arms = len(manifest.arms)
+        units = manifest.task_count * len(manifest.models) * arms
         pipe = self.client.pipeline()
-        pipe.delete(keys.records, keys.counts)  # left by a producer that died in this very place
+        # What is there was left by a producer that died in this very place.
+        pipe.delete(keys.records, keys.counts, keys.passed)
         for index, record in cached.items():
             pipe.hset(keys.records, str(index), pack(record))
             pipe.hincrby(keys.counts, f"{index % arms} {record.outcome}", 1)
+            if manifest.stop_early == "verdict" and record.outcome == "passed":
+                pipe.sadd(keys.passed, index % units)
         pipe.execute()
 
     def put_stored(self, run_id: str, answers: Iterable[tuple[int, AttemptRecord]]) -> None:
