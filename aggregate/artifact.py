@@ -14,7 +14,7 @@ from aggregate.candidate import Numbers, measure, unmeasured
 from aggregate.frames import Frames, collect
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo
-from aggregate.standard_json import clean, rounded
+from aggregate.standard_json import DIGITS, clean, rounded
 from aggregate.stats import holm
 from aggregate.verdict import decision_level
 
@@ -85,8 +85,7 @@ def _artifact(
         "environment": _environment(info, frames),
         "truth_anchor": None,
     }
-    # Six digits are more than any run can tell, and keep the last bits of a sum out of the file.
-    finished: dict[str, Any] = clean(artifact, digits=6)
+    finished: dict[str, Any] = clean(artifact, DIGITS)
     finished["summary"] = " ".join(sentences.summary(finished))
     finished["next_step"], finished["next_owner"] = sentences.next_step(finished)
     return finished

@@ -24,6 +24,7 @@ from aggregate.comparison import Comparison
 from aggregate.frames import Frames, collect, values
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE, CandidateInfo, RunInfo
+from aggregate.standard_json import DIGITS
 from aggregate.stats import cost_weighted_advantage
 from aggregate.verdict import ArmErrors, BaselineKind, Verdict, decision, error_reasons, verdict
 
@@ -48,8 +49,8 @@ def measure(
     one = _Candidate(info, frames, candidate, level, comparisons)
     told = comparison.block(one.compared, curtailed=one.curtailed)
     gate = _verdict(one)
-    baseline_results = task_results.results(frames.attempts, one.tasks, BASELINE)
-    candidate_results = task_results.results(frames.attempts, one.tasks, one.arm)
+    baseline_results = task_results.results(frames.attempts, one.tasks, BASELINE, DIGITS)
+    candidate_results = task_results.results(frames.attempts, one.tasks, one.arm, DIGITS)
     fields = {
         **{name: told[name] for name in ("execution_pass_rate", "baseline_pass_rate", "delta")},
         "verdict": gate.verdict,
@@ -65,8 +66,8 @@ def measure(
         "judges": panels.block(_of(frames.judgments, one.arms), _of(frames.attempts, one.arms)),
         "triggers": triggers.block(frames.attempts, info.tasks, one.arm),
         "arms": one.overall,
-        **_groupings(one),
-        "changes": [] if one.curtailed else comparison.changes(one.paired),
+        **_groupings(one, told),
+        "changes": [] if one.curtailed else comparison.changes(one.paired, DIGITS),
         "candidate_results": task_results.with_intervals(candidate_results, baseline_results, level),
         "baseline_results": baseline_results,
     }
@@ -250,13 +251,16 @@ def _counts(one: _Candidate) -> dict[str, Any]:
     }
 
 
-def _groupings(one: _Candidate) -> dict[str, Any]:
+def _groupings(one: _Candidate, told: dict[str, Any]) -> dict[str, Any]:
     """By model, tier and judge type: each arm's metrics, and the arms compared."""
     made: dict[str, Any] = {}
     left_out = groups.too_many(one.tasks)
     for name, column in groups.GROUPINGS.items():
         if name in left_out:
             made[name] = {}
+            continue
+        if (only := groups.only_one(column, one.frames.attempts, one.tasks)) is not None:
+            made[name] = {only: {**told, "arms": one.overall}}
             continue
         arms = groups.by(
             column, one.frames.attempts, one.tasks, one.arms, one.info.pass_k, curtailed=one.curtailed

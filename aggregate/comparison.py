@@ -13,7 +13,7 @@ import pandas as pd
 from aggregate import frames, sentences
 from aggregate.records import AttemptRecord
 from aggregate.run_info import BASELINE, CANDIDATE, is_candidate
-from aggregate.standard_json import clean
+from aggregate.standard_json import Cleaned, clean, cleaned_rows
 from aggregate.stats import (
     Interval,
     attempts_needed,
@@ -150,7 +150,7 @@ def _power(both: pd.DataFrame, level: float, effect: float) -> dict[str, Any]:
     }
 
 
-def changes(paired: pd.DataFrame) -> list[dict[str, Any]]:
+def changes(paired: pd.DataFrame, digits: int | None = None) -> Cleaned:
     """The tasks whose pass rate differs, largest change first, with Fisher's p and its correction."""
     both = in_both(paired)
     tested = fisher_by_task(*counts(both))
@@ -161,19 +161,17 @@ def changes(paired: pd.DataFrame) -> list[dict[str, Any]]:
     )
     moved = moved[moved["difference"] != 0]
     moved = moved.assign(size=-moved["difference"].abs()).sort_values(["size", *UNIT], kind="stable")
-    return [
-        {
-            "task_id": row.task,
-            "model": row.model,
-            "change": "better" if row.difference > 0 else "worse",
-            "baseline_pass_rate": row.baseline_pass_rate,
-            "candidate_pass_rate": row.candidate_pass_rate,
-            "difference": row.difference,
-            "p_value": row.p_value,
-            "adjusted_p_value": row.adjusted_p_value,
-        }
-        for row in frames.named_rows(moved)
-    ]
+    columns = {
+        "task_id": frames.values(moved["task"]),
+        "model": frames.values(moved["model"]),
+        "change": ["better" if difference > 0 else "worse" for difference in moved["difference"].tolist()],
+        "baseline_pass_rate": moved["baseline_pass_rate"].tolist(),
+        "candidate_pass_rate": moved["candidate_pass_rate"].tolist(),
+        "difference": moved["difference"].tolist(),
+        "p_value": moved["p_value"].tolist(),
+        "adjusted_p_value": moved["adjusted_p_value"].tolist(),
+    }
+    return cleaned_rows(columns, digits)
 
 
 def block(compared: Comparison, *, curtailed: bool = False) -> dict[str, Any]:

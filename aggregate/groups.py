@@ -76,6 +76,13 @@ def too_many(tasks: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def only_one(column: str, attempts: pd.DataFrame, tasks: pd.DataFrame) -> str | None:
+    """The group that everything is in, so that its numbers are those of the whole; None where there are several."""
+    found = attempts[column].unique()
+    whole = len(found) == 1 and isinstance(found[0], str) and len(tasks) > 0
+    return found[0] if whole else None
+
+
 def arms_of(candidate: str, attempts: pd.DataFrame) -> list[str]:
     """The arms of one candidate's artifact: itself, the baseline and, where it ran, the oracle."""
     return [candidate, BASELINE, *(["oracle"] if (attempts["arm"] == "oracle").any() else [])]

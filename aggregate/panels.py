@@ -26,7 +26,7 @@ def block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | N
         "n_missing": int(judgments["score"].isna().sum()),
         "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
         "judge_cost": _sum(judgments["cost_usd"]),
-        "agreement": _agreement(named),
+        "agreement": _agreement(named[_panel_sizes(attempts) >= 2]),
     }
 
 
@@ -42,10 +42,14 @@ def _judge(part: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _agreement(named: pd.DataFrame) -> dict[str, Any] | None:
+def _panel_sizes(attempts: pd.DataFrame) -> np.ndarray[Any, Any]:
+    """How many judges saw the attempt of each judgment; judgments stand in the order of their attempts."""
+    sizes = attempts["panel_size"].to_numpy()
+    return np.repeat(sizes, sizes)
+
+
+def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
     """Krippendorff's alpha over the attempts that several judges saw; each judge's lean against others."""
-    seen = named.groupby(_UNIT, sort=True)["name"].transform("size")
-    shared = named[seen >= 2]
     if shared.empty:
         return None
     # Two members of one model are two judges; the member number tells them apart.

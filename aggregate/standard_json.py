@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
+
+DIGITS = 6  # more than any run can tell; they keep the last bits of a sum out of an artifact
 
 
 def clean(value: Any, digits: int | None = None) -> Any:
     """The value in JSON's own types; NaN and infinities become None, lone surrogates a question mark.
 
     With `digits`, floats keep that many decimal places, or significant digits where they are below 1.
+    Lists of `cleaned_rows` stay as they are.
     """
     kind = type(value)
     if kind is dict or isinstance(value, Mapping):
@@ -30,11 +33,36 @@ def clean(value: Any, digits: int | None = None) -> Any:
         return _text(value)
     if kind is float:
         return _number(value, digits)
-    if value is None or kind is bool or kind is int:
+    if value is None or kind is bool or kind is int or kind is Cleaned:
         return value
     if hasattr(value, "tolist"):  # numpy's, which those who only write an artifact need not load
         return clean(value.tolist(), digits)
     return [clean(entry, digits) for entry in value]
+
+
+class Cleaned(list[Any]):
+    """Entries that are in JSON's own types already, so that `clean` leaves them alone."""
+
+
+def cleaned_rows(columns: Mapping[str, Iterable[Any]], digits: int | None = None) -> Cleaned:
+    """The columns of a table as clean mappings, one per row.
+
+    Most cells of a column are alike, and each different one is cleaned once: 10,000 tasks have 200,000 cells.
+    """
+    cells = (map(_Known(digits).__getitem__, column) for column in columns.values())
+    names = tuple(columns)
+    return Cleaned(dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))
+
+
+class _Known(dict[Any, Any]):
+    """Cells and what they are when clean."""
+
+    def __init__(self, digits: int | None) -> None:
+        self.digits = digits
+
+    def __missing__(self, cell: Any) -> Any:
+        self[cell] = made = clean(cell, self.digits)
+        return made
 
 
 def _text(text: str) -> str:

@@ -8,53 +8,51 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from aggregate.frames import named_rows, values
+from aggregate.frames import values
 from aggregate.intervals import delta_interval
-from aggregate.standard_json import rounded
+from aggregate.standard_json import Cleaned, cleaned_rows, rounded
 
 _RANK = {"passed": 0, "failed": 1, "timeout": 1, "error": 2}
+_UNIT = ["task", "model"]
 
 
-def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> list[dict[str, Any]]:
+def results(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str, digits: int | None = None) -> Cleaned:
     """Each task of the arm with its pass, mean score, details and time, details from its telling attempt.
 
     The telling attempt is the first that passed, else the first that was judged, else the first.
     """
-    telling, errors = _telling(attempts[attempts["arm"] == arm])
     mine = tasks[tasks["arm"] == arm]
-    return [
-        {
-            "task_id": row.task,
-            "model": row.model,
-            "tier": _text(row.tier),
-            "judge": _text(row.judge),
-            "passed": None if np.isnan(row.passed) else bool(row.passed),
-            "score": row.score,
-            "outcome": telling[row.task, row.model][-2],
-            "details": _text(telling[row.task, row.model][-1]),
-            "duration_ms": row.duration_ms,
-            "error": _text(errors.get((row.task, row.model))),
-            "attempts": int(row.n),
-            "judged": int(row.n_judged),
-            "passes": int(row.passes),
-            "errors": int(row.n_errors),
-            "accuracy_std_dev": row.accuracy_std_dev,
-            "accuracy_range": row.accuracy_range,
-            "cost_usd": row.cost_usd,
-        }
-        for row in named_rows(mine)
-    ]
+    telling, errors = _telling(attempts[attempts["arm"] == arm], mine)
+    passed = [None if np.isnan(value) else bool(value) for value in mine["passed"].tolist()]
+    columns = {
+        "task_id": values(mine["task"]),
+        "model": values(mine["model"]),
+        "tier": values(mine["tier"]),
+        "judge": values(mine["judge"]),
+        "passed": passed,
+        "score": mine["score"].tolist(),
+        "outcome": values(telling["outcome"]),
+        "details": values(telling["details"]),
+        "duration_ms": mine["duration_ms"].tolist(),
+        "error": values(errors),
+        "attempts": mine["n"].tolist(),
+        "judged": mine["n_judged"].tolist(),
+        "passes": mine["passes"].tolist(),
+        "errors": mine["n_errors"].tolist(),
+        "accuracy_std_dev": mine["accuracy_std_dev"].tolist(),
+        "accuracy_range": mine["accuracy_range"].tolist(),
+        "cost_usd": mine["cost_usd"].tolist(),
+    }
+    return cleaned_rows(columns, digits)
 
 
-def with_intervals(
-    candidate: list[dict[str, Any]], baseline: list[dict[str, Any]], level: float
-) -> list[dict[str, Any]]:
+def with_intervals(candidate: Cleaned, baseline: Cleaned, level: float) -> Cleaned:
     """The candidate's results, each with the interval of its difference; None unless both arms were judged."""
     others = {(result["task_id"], result["model"]): result for result in baseline}
-    return [
+    return Cleaned(
         {**result, "interval": _interval(result, others.get((result["task_id"], result["model"])), level)}
         for result in candidate
-    ]
+    )
 
 
 def _interval(
@@ -63,32 +61,25 @@ def _interval(
     if other is None or not one["judged"] or not other["judged"]:
         return None
     low, high = _bounds(one["passes"], one["judged"], other["passes"], other["judged"], level)
-    return {"low": rounded(low), "high": rounded(high)}
+    return {"low": low, "high": high}
 
 
 @lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
 def _bounds(
     passes: int, judged: int, baseline_passes: int, baseline_judged: int, level: float
-) -> tuple[float, float]:
+) -> tuple[float | None, float | None]:
     interval = delta_interval([passes], [judged], [baseline_passes], [baseline_judged], level)
-    return interval.low, interval.high
+    return rounded(interval.low), rounded(interval.high)
 
 
-def _telling(run: pd.DataFrame) -> tuple[dict[tuple[str, str], tuple[Any, ...]], dict[tuple[str, str], Any]]:
-    """The telling attempt of each (task, model), as (…, outcome, details), and its first error."""
-    telling: dict[tuple[str, str], tuple[Any, ...]] = {}
-    errors: dict[tuple[str, str], Any] = {}
-    columns = (values(run[name]) for name in ("task", "model", "outcome", "details", "error"))
-    for task, model, outcome, details, error in zip(*columns, strict=True):
-        if outcome == "skipped":
-            continue
-        unit = (task, model)
-        known = telling.get(unit)
-        if known is None or _RANK[outcome] < known[0]:
-            telling[unit] = (_RANK[outcome], outcome, details)
-        if isinstance(error, str):
-            errors.setdefault(unit, error)
-    return telling, errors
+def _telling(attempts: pd.DataFrame, tasks: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """The telling attempt of each task, and its first error, in the order of the tasks."""
+    units = pd.MultiIndex.from_frame(tasks[_UNIT])
+    run = attempts.loc[attempts["outcome"] != "skipped", [*_UNIT, "outcome", "details", "error"]]
+    ranked = run.assign(rank=run["outcome"].map(_RANK)).sort_values("rank", kind="stable")
+    telling = ranked.drop_duplicates(_UNIT).set_index(_UNIT)
+    erred = run[run["error"].notna()].drop_duplicates(_UNIT).set_index(_UNIT)
+    return telling.reindex(units), erred["error"].reindex(units)
 
 
 def common_errors(attempts: pd.DataFrame, arm: str, most: int = 3) -> list[dict[str, Any]]:
@@ -98,6 +89,3 @@ def common_errors(attempts: pd.DataFrame, arm: str, most: int = 3) -> list[dict[
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0])))
     return [{"message": str(message), "count": int(count)} for message, count in ordered[:most]]
 
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
