@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from aggregate.intervals import Interval
 from aggregate.number_formats import level_text
-from aggregate.stats import rounded_delta
+
+if TYPE_CHECKING:
+    from aggregate.intervals import Interval
 
 VerdictName = Literal["pass", "fail", "skipped", "error"]
 DecisionName = Literal["improved", "no_worse", "worse", "inconclusive"]
@@ -98,6 +99,8 @@ def verdict(
         return Verdict("error", "; ".join(problems), tuple(warnings))
     if no_baseline:
         return _alone(candidate, tuple(warnings))
+    from aggregate.stats import rounded_delta  # numpy: whoever asks for an exit code only need not load it
+
     return _compared(rounded_delta(candidate, baseline), delta_bounds, tuple(warnings))
 
 

