@@ -6,10 +6,15 @@ import os
 import signal
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
+
+from producer.local import address
+from workers.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -43,16 +48,23 @@ def run_id_of(folder):
     return found.name
 
 
-def wait_for_records(folder, eventually, count):
-    """Wait until the one unfinished run has at least this many records."""
+def wait_until(folder, eventually, holds):
+    """Wait until the progress of the one run that is under way is as wanted; its server is asked, not a command."""
 
-    def enough():
-        found = uplift("runs", "--json", "--state-root", folder / "state", cwd=folder)
-        rows = json.loads(found.out)
-        return rows and (rows[0]["done"] or 0) >= count
+    def reached():
+        served = [place for place in (folder / "state" / "embedded").glob("*") if address(place)]
+        if not served:
+            return False
+        with closing(redis.Redis.from_url(address(served[0]))) as client:
+            return holds(Store(client).progress(served[0].name))
 
-    eventually(enough)
+    eventually(reached)
     return run_id_of(folder)
+
+
+def wait_for_records(folder, eventually, count):
+    """Wait until the one run that is under way has at least this many records."""
+    return wait_until(folder, eventually, lambda progress: progress.recorded >= count)
 
 
 def test_a_mock_run_prints_one_line_writes_one_artifact_and_leaves_nothing(folder):
@@ -125,15 +137,9 @@ def test_the_first_interrupt_stops_new_attempts_and_resume_runs_only_the_rest(fo
 def test_a_second_interrupt_ends_the_command_at_once(folder, eventually):
     suite = a_suite(folder, 4)
     process = start_uplift(*standalone(suite, "--model", "sim:latency=200"), cwd=folder)
-    eventually(lambda: list((folder / "state" / "embedded").glob("*/address.json")))
-    run_id = run_id_of(folder)
-
-    def in_flight():
-        return uplift("status", run_id, "--state-root", folder / "state", "--json", cwd=folder).line.get(
-            "in_flight"
-        )
-
-    eventually(in_flight)
+    run_id = wait_until(folder, eventually, lambda progress: progress.in_flight)
+    status = uplift("status", run_id, "--state-root", folder / "state", "--json", cwd=folder)
+    assert status.line["in_flight"]
     process.send_signal(signal.SIGINT)
     time.sleep(1)
     assert process.poll() is None  # still waiting for the attempts in flight
@@ -157,7 +163,7 @@ def test_a_detached_run_is_finished_by_its_supervisor_and_can_be_watched(folder)
 
 def test_a_detached_run_can_be_cancelled_and_then_resumed_to_its_end(folder, eventually):
     suite = a_suite(folder, 20)
-    model = "sim:latency=0.4,baseline=1,candidate=1"
+    model = "sim:latency=0.2,baseline=1,candidate=1"
     begun = uplift(*standalone(suite, "--model", model, "--in-flight", "2", "--detach"), cwd=folder)
     run_id = begun.out.strip()
     wait_for_records(folder, eventually, 2)

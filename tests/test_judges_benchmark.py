@@ -281,14 +281,17 @@ BREAKS = {
     "a crash": ("import os\ndef work():\n    os.abort()\n", "killed by signal 6"),
     "a memory hog": ("def work():\n    bytearray(10**12)\n", "MemoryError"),
     "surrogates in its message": ("def work():\n    raise ValueError('\\ud800')\n", "ValueError"),
-    "a killed parent": ("import os\ndef work():\n    os.kill(os.getppid(), 9)\n    while True: pass\n", ""),
+    "a killed parent": (
+        "import os\ndef work():\n    os.kill(os.getppid(), 9)\n    os.read(os.pipe()[0], 1)\n",
+        "",
+    ),
     "noise on every descriptor": (NOISE, ""),
 }
 
 
 @pytest.mark.parametrize(("output", "said"), BREAKS.values(), ids=BREAKS.keys())
 async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, output, said):
-    judgment = await suite.judge(output, timeout_seconds=8.0)
+    judgment = await suite.judge(output, timeout_seconds=4.0)
     assert is_failed(judgment), judgment
     assert said in judgment.details
     assert judgment.tests.errored >= 1
@@ -297,10 +300,12 @@ async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, outpu
 
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 @pytest.mark.parametrize(
-    "output", ["while True: pass\n", "def work():\n    while True: pass\n"], ids=["import", "benchmark"]
+    "output",
+    ["while True: pass\n", "def work():\n    __import__('time').sleep(600)\n"],
+    ids=["import", "benchmark"],
 )
 async def test_code_that_hangs_is_failed_as_a_time_out(suite, output, sandbox):
-    judgment = await suite.judge(output, sandbox, timeout_seconds=8.0)
+    judgment = await suite.judge(output, sandbox, timeout_seconds=4.0)
     assert is_failed(judgment)
     assert "time-out" in judgment.details
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 CLAUDE = shutil.which(os.environ.get("UPLIFT_CLAUDE") or "claude")
 KEY = "sk-canary-0123456789"
-SDKS = pytest.mark.parametrize("model", ["anthropic:claude-sonnet-4-5", "openai:gpt-4o"])
+SDKS = ("anthropic:claude-sonnet-4-5", "openai:gpt-4o")
 SKILL = "---\nname: zebra\ndescription: Say zebra.\n---\nALWAYS-SAY-ZEBRA\n"
 
 
@@ -27,10 +27,8 @@ def provider() -> Iterator[Provider]:
         yield made
 
 
-def evaluate(
-    folder: Path, provider: Provider, model: str, *flags: str, seconds: int = 20, tasks: int = 3
-) -> Ended:
-    """Evaluate a small skill with an embedded server and worker."""
+def evaluate(folder: Path, provider: Provider, *models: str, seconds: int = 20, tasks: int = 3) -> Ended:
+    """Evaluate a small skill with an embedded server and worker, asking each of the models."""
     (folder / "skill").mkdir()
     (folder / "skill/SKILL.md").write_text(SKILL)
     lines = [
@@ -54,7 +52,8 @@ def evaluate(
         "--state-root",
         "state",
     )
-    return uplift("evaluate", *standalone, "--model", model, *flags, cwd=folder, env=environment)
+    asked = [word for model in models for word in ("--model", model)]
+    return uplift("evaluate", *standalone, *asked, cwd=folder, env=environment)
 
 
 def the_artifact(folder: Path) -> dict[str, Any]:
@@ -67,47 +66,44 @@ def prompts(provider: Provider) -> list[str]:
     return [json.dumps(one["body"]["messages"]) for one in provider.asked()]
 
 
-@SDKS
 def test_a_run_survives_429_500_and_dropped_connections_and_pays_only_for_answers(
-    tmp_path: Path, provider: Provider, model: str
+    tmp_path: Path, provider: Provider
 ) -> None:
     storm = [{"status": 429, "retry_after": "1"}, {"status": 500}, {"drop": True}, {"status": 529}]
-    provider.script(*storm, {"text": "hello", "input_tokens": 1000, "output_tokens": 100})
-    ended = evaluate(tmp_path, provider, model)
+    provider.script(*2 * storm, {"text": "hello", "input_tokens": 1000, "output_tokens": 100})
+    ended = evaluate(tmp_path, provider, *SDKS)
     assert ended.code == 0, ended.err
-    assert len(provider.asked()) == 3 * 2 + len(storm)
+    assert len(provider.asked()) == 2 * (3 * 2 + len(storm))
     # Published per million tokens: 3 and 15 for the first model, 2.50 and 10 for the second.
-    each = {"anthropic": 1000 * 3 + 100 * 15, "openai": 1000 * 2.5 + 100 * 10}[model.partition(":")[0]] / 1e6
-    assert the_artifact(tmp_path)["cost"]["spent_usd"] == pytest.approx(6 * each)
-    with_skill = [prompt for prompt in prompts(provider) if "ALWAYS-SAY-ZEBRA" in prompt]
-    assert {True, False} == {"ALWAYS-SAY-ZEBRA" in prompt for prompt in prompts(provider)}
-    assert len(with_skill) >= 3
+    each = [(1000 * 3 + 100 * 15) / 1e6, (1000 * 2.5 + 100 * 10) / 1e6]
+    cost = the_artifact(tmp_path)["cost"]
+    assert cost["spent_usd"] == pytest.approx(6 * sum(each))
+    assert [cost["cost_by_model"][model] for model in SDKS] == pytest.approx([6 * one for one in each])
+    said = prompts(provider)
+    assert sum("ALWAYS-SAY-ZEBRA" in prompt for prompt in said) >= 2 * 3
+    assert sum("ALWAYS-SAY-ZEBRA" not in prompt for prompt in said) >= 2 * 3
 
 
-@SDKS
-def test_a_model_that_hangs_ends_in_timeouts(tmp_path: Path, provider: Provider, model: str) -> None:
+def test_a_model_that_hangs_ends_in_timeouts(tmp_path: Path, provider: Provider) -> None:
     provider.script({"hang": True})
-    evaluate(tmp_path, provider, model, seconds=2, tasks=1)
+    evaluate(tmp_path, provider, *SDKS, seconds=2, tasks=1)
     results = the_artifact(tmp_path)["candidate_results"]
-    assert [result["passed"] for result in results] == [False]
-    assert "no answer within 2 s" in json.dumps(results)
+    assert {result["model"]: result["passed"] for result in results} == dict.fromkeys(SDKS, False)
+    assert all("no answer within 2 s" in json.dumps(result) for result in results)
 
 
-@SDKS
-def test_a_hundred_megabytes_are_judged_by_their_first_four(
-    tmp_path: Path, provider: Provider, model: str
-) -> None:
+def test_a_hundred_megabytes_are_judged_by_their_first_four(tmp_path: Path, provider: Provider) -> None:
     provider.script({"text": "hello", "pad_bytes": 100_000_000})
-    ended = evaluate(tmp_path, provider, model, tasks=1)
+    ended = evaluate(tmp_path, provider, *SDKS, tasks=1)
     assert ended.line["execution_pass_rate"] == 1.0
-    assert not any(one["finished"] for one in provider.asked())
-    assert sum(path.stat().st_size for path in (tmp_path / "state").rglob("*") if path.is_file()) < 60_000_000
+    assert [one["finished"] for one in provider.asked()] == [False] * 4
+    left = sum(path.stat().st_size for path in (tmp_path / "state").rglob("*") if path.is_file())
+    assert left < 2 * 60_000_000
 
 
-@SDKS
-def test_the_key_is_in_nothing_that_a_run_leaves(tmp_path: Path, provider: Provider, model: str) -> None:
+def test_the_key_is_in_nothing_that_a_run_leaves(tmp_path: Path, provider: Provider) -> None:
     provider.script({"status": 400, "message": f"your key {KEY} is bad"})
-    ended = evaluate(tmp_path, provider, model, tasks=1)
+    ended = evaluate(tmp_path, provider, *SDKS, tasks=1)
     assert KEY not in ended.out + ended.err
     left = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert left == []

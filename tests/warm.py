@@ -1,0 +1,141 @@
+"""The command line without its start: a process that has loaded everything forks one for each command.
+
+Most of a short command's time goes into loading modules, and the tests run hundreds of commands. A fork is a process
+and session of its own, with its own directory, environment and output, and ends as Python ends. Tests of what only a
+fresh interpreter does (what it loads, which variables it reads) start one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+# Celery and kombu look these up by name when they are first needed.
+BY_NAME = (
+    "celery.app.amqp",
+    "celery.backends.redis",
+    "celery.loaders.app",
+    "kombu.transport.redis",
+    "pandas",
+)
+PACKAGES = ("producer", "workers", "aggregate")
+EXTRAS = "workers.models."  # what a vendor's SDK brings is loaded where it is asked
+_LONGEST = 1 << 20
+
+
+def run(words: list[str], folder: Path, environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `uplift words`."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        told, tell = os.pipe()
+        request = json.dumps([words, str(folder), environment]).encode()
+        assert len(request) < _LONGEST
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+            asked.connect(_forking()[1])
+            socket.send_fds(asked, [request], [out.fileno(), err.fileno(), tell])
+        os.close(tell)
+        code = _ended(told, words, timeout)
+        out.seek(0)
+        err.seek(0)
+        return code, out.read().decode(), err.read().decode()
+
+
+def _ended(told: int, words: list[str], timeout: float) -> int:
+    """Wait for the exit code; a command that takes longer than allowed is killed."""
+    with os.fdopen(told) as lines:
+        pid = int(lines.readline())
+        if not select.select([lines], [], [], timeout)[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(words, timeout)
+        return int(lines.readline())
+
+
+@cache
+def _forking() -> tuple[subprocess.Popen[bytes], str]:
+    """The process that forks, and where it listens; it ends when this one does, which closes its input."""
+    ready, line = os.pipe()
+    argv = [sys.executable, "-P", __file__, str(line)]
+    # The directory and variables of the first test that asks are not those of the next.
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "OPENBLAS_NUM_THREADS") if name in os.environ}
+    process = subprocess.Popen(argv, cwd="/", env=kept, stdin=subprocess.PIPE, pass_fds=[line])
+    os.close(line)
+    with os.fdopen(ready) as said:
+        return process, "\0" + said.readline().strip()
+
+
+def _serve(ready: int) -> list[str]:
+    """Fork for every request. Returns in each fork, with the words to run; the process itself ends with its parent."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    name = f"uplift-tests-{os.getpid()}"
+    listener.bind("\0" + name)
+    listener.listen()
+    os.write(ready, f"{name}\n".encode())
+    os.close(ready)
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:  # nobody writes there: it was closed
+            os._exit(0)
+        asked, _ = listener.accept()
+        request, descriptors, _, _ = socket.recv_fds(asked, _LONGEST, 3)
+        asked.close()
+        if os.fork() == 0:
+            listener.close()
+            return _become(json.loads(request), *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _become(request: tuple[list[str], str, dict[str, str]], out: int, err: int, tell: int) -> list[str]:
+    """In the fork: start the command's own process and report its pid and end; in that process: be the command."""
+    words, folder, environment = request
+    command = os.fork()
+    if command:
+        os.write(tell, f"{command}\n".encode())
+        _, status = os.waitpid(command, 0)
+        os.write(tell, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os._exit(0)
+    os.close(tell)
+    os.setsid()
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for given, standard in ((out, 1), (err, 2)):
+        os.dup2(given, standard)
+        os.close(given)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    return words
+
+
+def _load() -> None:
+    for package in PACKAGES:
+        found = pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
+        for name in (module.name for module in found):
+            if not name.endswith("__main__") and not name.startswith(EXTRAS):
+                importlib.import_module(name)
+    for name in BY_NAME:
+        importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    _load()
+    gc.freeze()
+    words = _serve(int(sys.argv[1]))
+    from producer.cli import main
+
+    sys.argv = ["uplift", *words]
+    main()
