@@ -88,4 +88,3 @@ def common_errors(attempts: pd.DataFrame, arm: str, most: int = 3) -> list[dict[
     counts = failed["error"].fillna("no message").value_counts()
     ordered = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0])))
     return [{"message": str(message), "count": int(count)} for message, count in ordered[:most]]
-
