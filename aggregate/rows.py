@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from aggregate.ranges import POINTS
 from aggregate.records import JUDGED, AttemptRecord
@@ -145,17 +145,16 @@ def members(judgments: tuple[Judgment, ...]) -> list[Judgment]:
 
 def _impl_rate(points: list[Row]) -> float | None:
     """Points achieved of points possible, over the criteria that have both."""
-    known = [
-        (achieved, most)
-        for _, achieved, most in points
-        if achieved is not None
-        and most is not None
-        and _LEAST <= achieved <= _MOST
-        and _LEAST <= most <= _MOST
-    ]
-    if not known:
-        return None
-    return compute_impl_rate(sum(achieved for achieved, _ in known), sum(most for _, most in known))
+    total = possible = 0.0
+    known = False
+    for _, achieved, most in points:
+        if achieved is None or most is None:
+            continue
+        if _LEAST <= achieved <= _MOST and _LEAST <= most <= _MOST:
+            total += achieved
+            possible += most
+            known = True
+    return compute_impl_rate(total, possible) if known else None
 
 
 def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
@@ -248,22 +247,27 @@ def _lone(judge: Judgment) -> _Said:
 
 def _judges(judges: list[Judgment]) -> _Said:
     judgments, criteria = [], []
-    rates, found = [], []
+    scores, rates, bills, found = [], [], [], []
     for number, judge in enumerate(judges, start=1):
         facts = vars(judge)
-        points = [_CRITERION(vars(criterion)) for criterion in judge.criteria]
-        rates.append(_impl_rate(points) if points else _unit(judge.score))
-        found.append(_found(judge.matched, points))
-        judgments.append(_judgment(number, facts, rates[-1]))
-        criteria += [(number, judge.judge, judge.judge_model, *point) for point in points]
-    scores = [judge.score for judge in judges]
+        points = [_CRITERION(vars(criterion)) for criterion in facts["criteria"]]
+        score = facts["score"]
+        rate = _impl_rate(points) if points else _unit(score)
+        judgments.append(_judgment(number, facts, rate))
+        if points:
+            by = (number, facts["judge"], facts["judge_model"])
+            criteria += [by + point for point in points]
+        scores.append(score)
+        rates.append(rate)
+        bills.append(_BILLED(facts))
+        found.append(_found(facts["matched"], points))
     return _Said(
         judgments,
         criteria,
         _median(map(_unit, scores)),
         _median(rates),
         scores.count(None),
-        _billed(judges),
+        tuple(map(_total, zip(*bills, strict=True))) if bills else (None, None, None),
         _found_by_half(found),
     )
 
@@ -299,7 +303,7 @@ def _found(matched: tuple[str, ...], points: list[Row]) -> Iterable[str]:
 
 def _found_by_half(found: list[Iterable[str]]) -> tuple[str, ...]:
     """What at least half of the judges found."""
-    if len(found) == 1:
+    if found and all(items == found[0] for items in found[1:]):
         return tuple(sorted(set(found[0])))
     counted = Counter(item for items in found for item in set(items))
     return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(found)))
@@ -311,17 +315,6 @@ def _median(values: Iterable[float | None]) -> float | None:
     if len(given) < 2:
         return given[0] if given else None
     return statistics.median(given)
-
-
-def _billed(judges: list[Judgment]) -> Row:
-    """Cost, input and output tokens of all judges of an attempt."""
-    if len(judges) == 1:
-        return cast("Row", _BILLED(vars(judges[0])))
-    return (
-        _total(judge.cost_usd for judge in judges),
-        _total(judge.input_tokens for judge in judges),
-        _total(judge.output_tokens for judge in judges),
-    )
 
 
 def _total(values: Iterable[float | None]) -> float | None:
