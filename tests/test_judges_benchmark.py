@@ -328,7 +328,7 @@ def work():
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 async def test_a_daemon_that_the_output_starts_is_gone_with_the_judgment(suite, sandbox, tmp_path):
-    marker = f"daemon of {tmp_path.name}"
+    marker = f"daemon of {tmp_path}"
     starts_one = f"""
 import subprocess, sys
 def work():

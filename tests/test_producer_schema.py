@@ -9,10 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from suites import TASK, a_fixture, a_task
 
 from judges.spec import JUDGE_TYPES
 from producer import schema, suite
-from tests import test_producer_suite as corpus
+from tests import test_producer_suite_hostile as hostile
+from tests import test_producer_suite_mistakes as mistakes
 from tests.running import uplift
 
 REPOSITORY = Path(__file__).parent.parent
@@ -27,13 +29,13 @@ BEYOND = (
 
 
 def a_suite(**changes: Any) -> dict[str, Any]:
-    return yaml.safe_load(corpus.VALID) | changes
+    return yaml.safe_load(hostile.VALID) | changes
 
 
 def both_say(folder: Path, text: str) -> tuple[bool, bool, list[str]]:
     """Whether the schema accepts, whether `validate` does, and what the latter complains of."""
     for name in ("a", "t.py"):
-        corpus.a_fixture(folder, name, "{}")
+        a_fixture(folder, name, "{}")
     path = folder / "suite.yaml"
     path.write_text(text, encoding="utf-8")
     problems = [str(problem) for problem in suite.validate([path])]
@@ -78,12 +80,12 @@ def cases(test: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"), cases(corpus.test_a_task_is_checked_strictly_and_nothing_is_coerced)
+    ("fields", "said"), cases(mistakes.test_a_task_is_checked_strictly_and_nothing_is_coerced)
 )
 def test_it_rejects_the_tasks_that_validate_rejects(
     tmp_path: Path, fields: dict[str, str], said: str
 ) -> None:
-    text = 'skill_id: s\nversion: "1.0"\ntasks:' + corpus.a_task(**fields)
+    text = 'skill_id: s\nversion: "1.0"\ntasks:' + a_task(**fields)
     # Words that YAML 1.1 reads as true, a date or a number in base 60 are another matter.
     if fields.get("should_trigger") == "no" or "timeout_seconds" in fields:
         text = text.replace(": no\n", ": 'no'\n").replace("1_000", "'1_000'").replace("1:30", "'1:30'")
@@ -93,12 +95,12 @@ def test_it_rejects_the_tasks_that_validate_rejects(
     assert accepted is any(words in said for words in BEYOND)
 
 
-@pytest.mark.parametrize(("head", "said"), cases(corpus.test_a_suite_says_its_skill_version_and_defaults))
+@pytest.mark.parametrize(("head", "said"), cases(mistakes.test_a_suite_says_its_skill_version_and_defaults))
 def test_it_rejects_the_heads_that_validate_rejects(head: str, said: str) -> None:
-    assert not VALIDATOR.is_valid(yaml.safe_load(f"{head}tasks:{corpus.TASK}"))
+    assert not VALIDATOR.is_valid(yaml.safe_load(f"{head}tasks:{TASK}"))
 
 
-@pytest.mark.parametrize(("content", "said"), cases(corpus.test_a_suite_is_a_mapping_with_tasks))
+@pytest.mark.parametrize(("content", "said"), cases(mistakes.test_a_suite_is_a_mapping_with_tasks))
 def test_it_rejects_what_is_no_suite(content: str, said: str) -> None:
     assert not VALIDATOR.is_valid(yaml.safe_load(content))
 
@@ -142,7 +144,7 @@ PLACES = st.sampled_from(
 )
 
 
-@given(PLACES, corpus.wrong_values)
+@given(PLACES, hostile.wrong_values)
 @settings(deadline=None, max_examples=150)
 def test_any_value_in_any_place_is_accepted_by_both_or_by_neither(
     tmp_path_factory: pytest.TempPathFactory, steps: tuple[Any, ...], value: Any

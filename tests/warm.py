@@ -7,6 +7,7 @@ fresh interpreter does (what it loads, which variables it reads) start one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -42,7 +43,7 @@ def run(words: list[str], folder: Path, environment: dict[str, str], timeout: fl
         request = json.dumps([words, str(folder), environment]).encode()
         assert len(request) < _LONGEST
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
-            asked.connect(_forking()[1])
+            asked.connect(_forking())
             socket.send_fds(asked, [request], [out.fileno(), err.fileno(), tell])
         os.close(tell)
         code = _ended(told, words, timeout)
@@ -63,16 +64,17 @@ def _ended(told: int, words: list[str], timeout: float) -> int:
 
 
 @cache
-def _forking() -> tuple[subprocess.Popen[bytes], str]:
-    """The process that forks, and where it listens; it ends when this one does, which closes its input."""
+def _forking() -> str:
+    """Where the process that forks listens; it ends when this one does, however that ends."""
     ready, line = os.pipe()
     argv = [sys.executable, "-P", __file__, str(line)]
     # The directory and variables of the first test that asks are not those of the next.
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "OPENBLAS_NUM_THREADS") if name in os.environ}
     process = subprocess.Popen(argv, cwd="/", env=kept, stdin=subprocess.PIPE, pass_fds=[line])
+    atexit.register(process.communicate)  # closes its input, which ends it
     os.close(line)
     with os.fdopen(ready) as said:
-        return process, "\0" + said.readline().strip()
+        return "\0" + said.readline().strip()
 
 
 def _serve(ready: int) -> list[str]:

@@ -89,7 +89,7 @@ def test_at_every_step_of_submitting(
     monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "1")
     steps = steps_of_submitting(stage, monkeypatch)
     assert steps > 20
-    stride = 1 if request.config.getoption("--long", default=False) else 8
+    stride = 1 if request.config.getoption("--long", default=False) else 20
     for step in range(1, steps + 1, stride):
         run_id = f"dies-at-{step}"
         plan = a_plan(stage, run_id)

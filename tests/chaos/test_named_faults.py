@@ -203,6 +203,7 @@ def with_command(stage: Stage, program: str, *, name: str = "it") -> None:
     stage.model = f"command:{name}"
 
 
+@pytest.mark.long
 def test_an_attempt_that_kills_its_worker_every_time_is_poison_and_its_neighbours_are_judged() -> None:
     with a_stage(pace=replace(SMALL, tasks=4)) as stage, replaced_workers(stage):
         with_command(stage, POISON)
