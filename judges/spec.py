@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -57,6 +58,15 @@ class Rubric(_Spec):
         if not rubric.strip():
             raise ValueError("must not be blank")
         return rubric
+
+    @field_validator("criteria")
+    @classmethod
+    def _told_apart(cls, criteria: list[RubricCriterion]) -> list[RubricCriterion]:
+        # A judge gives its points by name.
+        repeated = [name for name, count in Counter(one.name for one in criteria).items() if count > 1]
+        if repeated:
+            raise ValueError(f"must have different names; {repeated[0][:40]!r} is there more than once")
+        return criteria
 
 
 class Benchmark(_Spec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import tracemalloc
@@ -137,7 +138,16 @@ def test_mcnemar_by_hand():
         mcnemar_exact(1, math.nan)
 
 
-@settings(max_examples=30)  # statsmodels takes its time
+@pytest.fixture(scope="module")
+def nothing_to_collect():
+    """Statsmodels collects garbage in every call, which takes long where thousands of tests are loaded."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("nothing_to_collect")
+@settings(max_examples=30)
 @given(p_values)
 def test_holm_and_benjamini_hochberg_agree_with_statsmodels_in_input_order(values):
     assert holm(values) == pytest.approx(list(multipletests(values, method="holm")[1]))

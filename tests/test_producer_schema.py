@@ -19,12 +19,12 @@ from tests.running import uplift
 
 REPOSITORY = Path(__file__).parent.parent
 VALIDATOR = Draft202012Validator(schema.schema())
-# What only `validate` can know: whether files exist, schemas and patterns work, ids repeat, and how YAML was written.
+# What only `validate` can know: whether files exist, schemas and patterns work, names repeat, and how YAML was written.
 BEYOND = (
     *("does not exist", "leaves fixtures/", "cannot be used", "not a regular expression", "times at least"),
     *("not a JSON Schema", "leads outside", "without end", "long way round", "duplicate id", "invalid YAML"),
     *("is not allowed", "duplicate key", "not a finite number", "is not text", "forbidden character"),
-    *("second YAML document", "nested"),
+    *("second YAML document", "nested", "must have different names"),
 )
 
 

@@ -175,6 +175,13 @@ ID_RULE = "must be 1 to 64 letters, digits, '.', '_' or '-', and start with a le
             "6:73  tasks[0].judge.criteria[0].max_points: is the number 0; must be more than 0",
         ),
         (
+            {
+                "judge": "{type: llm-rubric, rubric: r, criteria: [{name: n, max_points: 1}, "
+                "{name: n, max_points: 2}]}"
+            },
+            "6:50  tasks[0].judge.criteria: is a list; must have different names; 'n' is there more than once",
+        ),
+        (
             {"judge": "{type: llm-rubric, rubric: r, criteria: [{name: n, max_points: 1, descripton: d}]}"},
             "6:76  tasks[0].judge.criteria[0].descripton: unknown key 'descripton'; "
             "allowed: name, max_points, description (did you mean description?)",
