@@ -159,7 +159,7 @@ class _Candidate:
     @cached_property
     def consistency(self) -> dict[str, dict[str, Any] | None]:
         return {
-            arm: None if self.curtailed else consistency_block.block(self.frames.attempts, arm)
+            arm: None if self.curtailed else consistency_block.block(self.frames.attempts, self.tasks, arm)
             for arm in self.arms
         }
 
@@ -298,10 +298,10 @@ def _warnings(one: _Candidate) -> list[str]:
     found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
     found += groups.too_many(one.tasks).values()
     for arm, block in one.consistency.items():
-        flaky = [f"flaky task {plain(words)} ({arm})" for words in consistency_block.flaky_words(block)]
-        found += flaky[:_SHOWN_FLAKY]
-        if len(flaky) > _SHOWN_FLAKY:
-            found.append(f"flaky tasks in {arm}: {len(flaky) - _SHOWN_FLAKY} more; see flaky_tasks")
+        words = consistency_block.flaky_words(block, _SHOWN_FLAKY)
+        found += [f"flaky task {plain(word)} ({arm})" for word in words]
+        if block is not None and (more := len(block["flaky_tasks"]) - len(words)):
+            found.append(f"flaky tasks in {arm}: {more} more; see flaky_tasks")
     return found
 
 

@@ -8,7 +8,6 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-Repeats = tuple[list[float], list[Iterable[str]]]
 FLAKY_RANGE = 20.0
 _TOLERANCE = 1e-9
 
@@ -29,54 +28,64 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
 
     None unless some task has two judged attempts; an attempt without a finite accuracy was not judged.
     """
-    attempts: dict[str, Repeats] = {}
+    attempts: dict[str, tuple[list[float], list[Iterable[str]]]] = {}
     for result in results:
         accuracy: Any = result.get("accuracy")
         if _known(accuracy):
             accuracies, matched = attempts.setdefault(str(result["task"]), ([], []))
             accuracies.append(float(accuracy))
             matched.append(result.get("matched") or ())
-    return consistency_of(attempts)
+    found = consistency_of(
+        {
+            task: spread_of(
+                len(accuracies),
+                _population_std(accuracies),
+                max(accuracies) - min(accuracies),
+                concept_overlap(matched),
+            )
+            for task, (accuracies, matched) in attempts.items()
+            if len(accuracies) >= 2
+        }
+    )
+    if found is not None:
+        flaky = {task: found["tasks"][task] for task in found["flaky_tasks"]}
+        found["warnings"] = [f"{task}: {flaky_text(one['range'], one['n'])}" for task, one in flaky.items()]
+    return found
 
 
-def consistency_of(attempts: Mapping[str, Repeats]) -> dict[str, Any] | None:
-    """The same from each task's accuracies and what was matched, attempt by attempt."""
-    repeated = sorted(task for task, (accuracies, _) in attempts.items() if len(accuracies) >= 2)
-    if not repeated:
+def consistency_of(spreads: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The means over tasks that were repeated, and which of them are flaky, from the `spread_of` each."""
+    if not spreads:
         return None
-    tasks = {task: _task_spread(*attempts[task]) for task in repeated}
+    tasks = dict(sorted(spreads.items()))
     mean_std = _mean([spread["std"] for spread in tasks.values()])
-    flaky = [task for task, spread in tasks.items() if spread["flaky"]]
     return {
         "accuracy_std_dev": mean_std,
         "accuracy_range": _mean([spread["range"] for spread in tasks.values()]),
         "consistency_score": min(100.0, max(0.0, 100 - 3 * mean_std)),
         "concept_overlap": _mean([spread["concept_overlap"] for spread in tasks.values()]),
-        "flaky_tasks": flaky,
+        "flaky_tasks": [task for task, spread in tasks.items() if spread["flaky"]],
         "flaky_sigma": {task: spread["sigma"] for task, spread in tasks.items()},
         "flaky_by_sigma": [task for task, spread in tasks.items() if spread["flaky_by_sigma"]],
         "unseen_bound": {task: s["unseen_bound"] for task, s in tasks.items() if s["range"] == 0},
-        "warnings": [f"{task}: {flaky_text(tasks[task]['range'], tasks[task]['n'])}" for task in flaky],
         "tasks": tasks,
         "n": len(tasks),
     }
 
 
-def _task_spread(accuracies: Sequence[float], matched: Sequence[Iterable[str]]) -> dict[str, Any]:
-    # Plain floats: there are a handful per task, and many tasks, so numpy would cost more than it computes.
-    attempts = len(accuracies)
-    spread = max(accuracies) - min(accuracies)
+def spread_of(attempts: int, std: float, spread: float, overlap: float) -> dict[str, Any]:
+    """What repeated attempts of one task say: their number, population standard deviation, range and overlap."""
     sigma = spread / d2(attempts)
     return {
         "n": attempts,
-        "std": _population_std(accuracies) if spread else 0.0,
+        "std": std if spread else 0.0,  # rounding must not look like variation
         "range": spread,
         "sigma": sigma,
         "flaky": spread > FLAKY_RANGE + _TOLERANCE,
         # The same line that two attempts are held to, so that more attempts do not make a task look flakier.
         "flaky_by_sigma": sigma > FLAKY_RANGE / d2(2) + _TOLERANCE,
         "unseen_bound": math.nan if spread else unseen_bound(attempts),
-        "concept_overlap": concept_overlap(matched),
+        "concept_overlap": overlap,
     }
 
 

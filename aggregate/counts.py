@@ -49,15 +49,12 @@ def paired_counts(
     baseline_attempts: Numbers,
 ) -> PairedCounts:
     """Check four arrays of counts and keep the tasks judged in both arms; a NaN count is no attempt."""
-    arrays = {
-        "candidate_passes": as_floats(candidate_passes, "candidate_passes"),
-        "candidate_attempts": as_floats(candidate_attempts, "candidate_attempts"),
-        "baseline_passes": as_floats(baseline_passes, "baseline_passes"),
-        "baseline_attempts": as_floats(baseline_attempts, "baseline_attempts"),
-    }
-    lengths = {name: len(values) for name, values in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"one entry per task is needed in each array; lengths are {lengths}")
+    arrays = by_task(
+        candidate_passes=candidate_passes,
+        candidate_attempts=candidate_attempts,
+        baseline_passes=baseline_passes,
+        baseline_attempts=baseline_attempts,
+    )
     for name, values in arrays.items():
         _refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
     for arm in ("candidate", "baseline"):
@@ -66,6 +63,15 @@ def paired_counts(
     known = np.isfinite(np.vstack(list(arrays.values()))).all(axis=0)
     kept = known & (arrays["candidate_attempts"] > 0) & (arrays["baseline_attempts"] > 0)
     return PairedCounts(**{name: values[kept] for name, values in arrays.items()}, dropped=int((~kept).sum()))
+
+
+def by_task(**arrays: Numbers) -> dict[str, Floats]:
+    """Arrays with an entry per task, as floats of the same length."""
+    floats = {name: as_floats(values, name) for name, values in arrays.items()}
+    lengths = {name: len(values) for name, values in floats.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"one entry per task is needed in each array; lengths are {lengths}")
+    return floats
 
 
 def as_floats(values: Numbers, name: str) -> Floats:

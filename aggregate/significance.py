@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregate.counts import Floats, Numbers, as_floats
+from aggregate.counts import Floats, Numbers, as_floats, by_task
 
 EXACT_UP_TO = 17
 DRAWS = 20_000
@@ -156,19 +156,25 @@ def fisher_by_task(
 
     With one attempt per arm no task can show a change; NaN where a task was not judged in both arms.
     """
-    names = ("candidate_passes", "candidate_attempts", "baseline_passes", "baseline_attempts")
-    arrays = (candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
-    columns = [as_floats(values, name) for name, values in zip(names, arrays, strict=True)]
-    p_values = []
-    for task, row in enumerate(zip(*columns, strict=True)):
-        if any(math.isnan(count) for count in row) or 0 in (row[1], row[3]):
-            p_values.append(math.nan)
-            continue
-        whole = all(0 <= count < math.inf and count == int(count) for count in row)
-        if not whole or row[0] > row[1] or row[2] > row[3]:
-            listed = ", ".join(f"{count:g}" for count in row)
-            raise ValueError(f"task {task}: {listed} are not the passes and attempts of two arms")
-        p_values.append(_fisher(*(int(count) for count in row)))
+    arrays = by_task(
+        candidate_passes=candidate_passes,
+        candidate_attempts=candidate_attempts,
+        baseline_passes=baseline_passes,
+        baseline_attempts=baseline_attempts,
+    )
+    rows = np.column_stack(list(arrays.values()))
+    passes, attempts, other_passes, other_attempts = rows.T
+    judged = ~np.isnan(rows).any(axis=1) & (attempts != 0) & (other_attempts != 0)
+    counts = (np.isfinite(rows) & (rows >= 0) & (rows == np.floor(rows))).all(axis=1)
+    wrong = judged & ~(counts & (passes <= attempts) & (other_passes <= other_attempts))
+    if wrong.any():
+        task = int(np.argmax(wrong))
+        listed = ", ".join(f"{count:g}" for count in rows[task])
+        raise ValueError(f"task {task}: {listed} are not the passes and attempts of two arms")
+    p_values = [
+        _fisher(*map(int, row)) if told else math.nan
+        for told, row in zip(judged.tolist(), rows.tolist(), strict=True)
+    ]
     return TaskChanges(p_values, benjamini_hochberg(p_values))
 
 
