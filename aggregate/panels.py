@@ -9,8 +9,6 @@ import pandas as pd
 
 from aggregate.stats import judge_bias, krippendorff_alpha
 
-_UNIT = ["run_id", "task", "model", "arm", "attempt"]
-
 
 def block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | None:
     """Judges by type or model with their cost; agreement and bias where attempts had several."""
@@ -26,7 +24,7 @@ def block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | N
         "n_missing": int(judgments["score"].isna().sum()),
         "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
         "judge_cost": _sum(judgments["cost_usd"]),
-        "agreement": _agreement(named[_panel_sizes(attempts) >= 2]),
+        "agreement": _agreement(_shared(named, attempts["panel_size"].to_numpy())),
     }
 
 
@@ -42,10 +40,13 @@ def _judge(part: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _panel_sizes(attempts: pd.DataFrame) -> np.ndarray[Any, Any]:
-    """How many judges saw the attempt of each judgment; judgments stand in the order of their attempts."""
-    sizes = attempts["panel_size"].to_numpy()
-    return np.repeat(sizes, sizes)
+def _shared(named: pd.DataFrame, sizes: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """The judgments of attempts that several judges saw, with the number of their attempt as `unit`.
+
+    Judgments stand in the order of their attempts, so many for each as its panel has judges.
+    """
+    unit = np.repeat(np.arange(len(sizes)), sizes)
+    return named.assign(unit=unit)[np.repeat(sizes, sizes) >= 2]
 
 
 def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
@@ -53,22 +54,18 @@ def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
     if shared.empty:
         return None
     # Two members of one model are two judges; the member number tells them apart.
-    several = shared.groupby([*_UNIT, "name"], sort=True).cumcount()
-    shared = shared.assign(
-        name=shared["name"].where(several == 0, shared["name"] + " #" + (several + 1).astype("str"))
+    several = shared.groupby(["unit", "name"], sort=False).cumcount()
+    judge = shared["name"].where(several == 0, shared["name"] + " #" + (several + 1).astype("str"))
+    told = shared.assign(name=judge)
+    scores, passes = (
+        told.pivot(index="name", columns="unit", values=column).sort_index() for column in ("score", "passed")
     )
-    scores = _table(shared, "score")
-    passes = _table(shared, "passed")
     return {
         "n": scores.shape[1],
         "alpha_scores": krippendorff_alpha(scores.to_numpy(), level="interval"),
         "alpha_passes": krippendorff_alpha(passes.to_numpy(), level="nominal"),
         "bias": dict(zip(map(str, scores.index), judge_bias(scores.to_numpy()), strict=True)),
     }
-
-
-def _table(shared: pd.DataFrame, column: str) -> pd.DataFrame:
-    return shared.set_index(["name", *_UNIT])[column].unstack(_UNIT).sort_index()
 
 
 def _sum(values: pd.Series[float]) -> float:
