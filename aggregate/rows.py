@@ -202,7 +202,9 @@ def _bundle(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> Bundle:
         ";".join(sorted(tags)) if tags else None,
         said.matched if judged else (),
     )
-    measured = _measured(record, judgments[0] if judgments else None, key[1]) if judged else None
+    first = judgments[0] if judgments else None
+    timed = facts["benchmarks"] or (first is not None and (first.judge == "benchmark" or first.benchmarks))
+    measured = _measured(record, first, key[1]) if judged and timed else None
     return Bundle(key, attempt, said.judgments, said.criteria, measured)
 
 
@@ -272,10 +274,8 @@ def _judges(judges: list[Judgment]) -> _Said:
     )
 
 
-def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured | None:
+def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured:
     benchmarks = record.benchmarks or (first.benchmarks if first else ())
-    if not benchmarks and (first is None or first.judge != "benchmark"):
-        return None
     completion = record.completion
     return Measured(
         task=record.task,
