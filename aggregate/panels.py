@@ -53,18 +53,19 @@ def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
     """Krippendorff's alpha over the attempts that several judges saw; each judge's lean against others."""
     if shared.empty:
         return None
-    # Two members of one model are two judges; the member number tells them apart.
-    several = shared.groupby(["unit", "name"], sort=False).cumcount()
-    judge = shared["name"].where(several == 0, shared["name"] + " #" + (several + 1).astype("str"))
-    told = shared.assign(name=judge)
+    # Two members of one model are two judges; their number tells them apart.
+    several = shared.groupby(["unit", "name"], sort=False).cumcount() + 1
+    told = shared.assign(several=several)
     scores, passes = (
-        told.pivot(index="name", columns="unit", values=column).sort_index() for column in ("score", "passed")
+        told.pivot(index=["name", "several"], columns="unit", values=column).sort_index()
+        for column in ("score", "passed")
     )
+    names = [name if number == 1 else f"{name} #{number}" for name, number in scores.index]
     return {
         "n": scores.shape[1],
         "alpha_scores": krippendorff_alpha(scores.to_numpy(), level="interval"),
         "alpha_passes": krippendorff_alpha(passes.to_numpy(), level="nominal"),
-        "bias": dict(zip(map(str, scores.index), judge_bias(scores.to_numpy()), strict=True)),
+        "bias": dict(zip(names, judge_bias(scores.to_numpy()), strict=True)),
     }
 
 

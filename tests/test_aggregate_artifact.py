@@ -308,6 +308,21 @@ def test_panels_are_reported_with_agreement_and_bias():
     assert block["judge_cost"] == 0.08
 
 
+def test_a_judge_named_like_the_second_of_another_is_a_judge_of_its_own():
+    names = ("x", "x", "x #2")
+    panel = [{"judge": "llm-rubric", "judge_model": name, "score": 0.5, "passed": True} for name in names]
+    records = [a_record("a", judgments=panel), a_record("a", "baseline", judgments=panel)]
+    assert built(records)["judges"]["agreement"]["n"] == 2
+
+
+def test_a_group_that_holds_everything_has_the_numbers_of_the_whole():
+    judged = [{"judge": "contains", "score": 1.0}]
+    records = both_arms({"a": "pf", "b": "pp"}, {"a": "ff", "b": "pf"}, judgments=judged)
+    made = built(records)
+    (only,) = made["by_model"].values()
+    assert only == made["by_judge"]["contains"] == {name: made[name] for name in only}
+
+
 def test_benchmark_tasks_have_speedups_by_arm_and_model():
     measured = {"name": "sort.time_it", "nop_median": 1.0, "agent_median": 0.5, "oracle_median": 0.25}
     records = [
