@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
 from aggregate.standard_json import clean
 
+_END = "\r\n"
 # A spreadsheet takes a cell that starts so for a formula, also after a quote was stripped.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -30,12 +30,15 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
     tasks = early_stop.decided_only(made.tasks, info.pass_k) if curtailed else made.tasks
     arms = sorted(made.attempts["arm"].unique())
     left_out = groups.too_many(tasks)
-    grouped = {
-        name: {}
-        if name in left_out
-        else groups.by(column, made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
-        for name, column in groups.GROUPINGS.items()
-    }
+    overall = groups.overall(made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
+    grouped: dict[str, dict[str, Any]] = {}
+    for name, column in groups.GROUPINGS.items():
+        if name in left_out:
+            grouped[name] = {}
+        elif (only := groups.only_one(column, made.attempts, tasks)) is not None:
+            grouped[name] = {only: overall}
+        else:
+            grouped[name] = groups.by(column, made.attempts, tasks, arms, info.pass_k, curtailed=curtailed)
     found: dict[str, Any] = clean(
         {
             "run_id": info.run_id,
@@ -45,7 +48,7 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
             "models": list(info.models),
             "status": info.status,
             "curtailed": curtailed,
-            "overall_stats": groups.overall(made.attempts, tasks, arms, info.pass_k, curtailed=curtailed),
+            "overall_stats": overall,
             **grouped,
             "warnings": [*info.warnings, *made.warnings, *left_out.values()],
         }
@@ -68,13 +71,10 @@ def write_exports(info: RunInfo, records: Iterable[AttemptRecord] | Frames, fold
 
 def csv_text(frame: pd.DataFrame) -> str:
     """The frame as CSV: missing is an empty cell, numbers stay numbers, no text can start a formula."""
-    columns = [_cells(frame[name]) for name in frame.columns]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(frame.columns)
-    writer.writerows(zip(*columns, strict=True))
+    rows = zip(*(_cells(frame[name]) for name in frame.columns), strict=True)
+    text = _END.join((",".join(frame.columns), *map(",".join, rows), ""))
     # A lone surrogate cannot be written as UTF-8, whoever put it into a record.
-    return text.getvalue().encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def safe_cell(text: str) -> str:
@@ -84,10 +84,25 @@ def safe_cell(text: str) -> str:
 
 
 def _cells(column: pd.Series[Any]) -> list[str]:
-    """A column as text; equal values are written once, for most columns hold few."""
+    """A column as cells, quoted where need be; equal values are written once, for most columns hold few."""
     codes, unique = pd.factorize(column)
-    written = np.array([*map(_cell, unique), ""], dtype=object)
-    return list(written[codes])  # the code of a missing value is -1, which is the empty cell at the end
+    cells = np.array([*_quoted(map(_cell, unique)), ""], dtype=object)
+    return list(cells[codes])  # the code of a missing value is -1, which is the empty cell at the end
+
+
+def _quoted(texts: Iterable[str]) -> Iterable[str]:
+    """Each text as it stands between commas."""
+    lines = _Lines()
+    csv.writer(lines, lineterminator=_END).writerows((text,) for text in texts)
+    # An empty cell is quoted where it is the only one of its line, and here it is not.
+    return ("" if line == f'""{_END}' else line.removesuffix(_END) for line in lines)
+
+
+class _Lines(list[str]):
+    """A file whose lines are kept apart."""
+
+    def write(self, line: str) -> None:
+        self.append(line)
 
 
 def _cell(value: Any) -> str:
