@@ -1,14 +1,14 @@
 """`uplift report`: where files go, what is printed, and what is said when a report cannot be made."""
 
-import json
 import shutil
 
 import pytest
-from running import a_suite, standalone, the_artifact, uplift
+from running import a_suite, standalone, the_artifact, uplift, worker
 
 from aggregate.report.material import read_tasks
 from producer import reports
 from producer.places import Places
+from workers.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-command")]  # one run for all
 
@@ -115,11 +115,16 @@ def test_a_run_that_ran_nothing_has_a_report_without_records(folder, tmp_path):
     assert "Nothing was run" in path.read_text()
 
 
-def test_a_run_that_ended_on_a_broker_is_brought_home(folder, tmp_path, valkey):
+def test_a_run_that_ended_on_a_broker_is_brought_home(tmp_path, valkey, client, eventually):
     suite = a_suite(tmp_path, 2)
     detached = uplift(*standalone(suite, "--mock", "--detach", "--broker", valkey), cwd=tmp_path)
     run_id = detached.out.strip()
     unfinished = report(tmp_path, run_id, "--broker", valkey)
     assert unfinished.code == 2
     assert f"uplift watch {run_id}" in unfinished.err
-    assert json.loads((tmp_path / "state" / "runs" / run_id / "notes.json").read_text())["run_id"] == run_id
+    with worker(valkey, tmp_path):
+        eventually(lambda: Store(client).artifacts(run_id) is not None)
+    written = report(tmp_path, run_id, "--broker", valkey, "--md", "--output", "-")
+    assert written.code == 0, written.err
+    assert all(name in written.out for name in ("task-0", "task-1"))
+    assert the_artifact(tmp_path)["run_id"] == run_id
