@@ -66,12 +66,14 @@ def test_killing_a_worker_mid_run_loses_nothing_and_counts_nothing_twice(
     valkey, client, short_tmp, eventually
 ):
     suite = a_suite(short_tmp, 30)
-    with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="4", **QUICK) as victim:
+    with (
+        worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="4", **QUICK) as victim,
+        worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="4", **QUICK),
+    ):
         run_id = submit(suite, valkey, "--model", "sim:latency=0.3,cost=0.01")
-        with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="4", **QUICK):
-            eventually(lambda: client.hlen(Keys(run_id).records) >= 8)
-            victim.kill()
-            ended = watch(run_id, valkey, short_tmp)
+        eventually(lambda: client.hlen(Keys(run_id).records) >= 8)
+        victim.kill()
+        ended = watch(run_id, valkey, short_tmp)
     assert ended.code in (0, 1), ended.err
     records = records_of(client, run_id)
     assert len(records) == 60 == len({(record.task, record.arm) for record in records})
