@@ -123,8 +123,10 @@ def _answers(stage: Stage) -> bool:
         return False
 
 
+# Python would cut off the compiled modules that it writes, and others would stumble over them.
 LITTLE_ROOM = """
-import resource, runpy
+import resource, runpy, sys
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 runpy.run_module("producer.cli", run_name="__main__")
 """
