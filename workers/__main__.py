@@ -44,17 +44,17 @@ def main(log_level: str = "warning") -> None:
         timer.daemon = True
         timer.start()
 
-    # Not `worker_main`: Celery's command line loads Flower and a shell, a quarter of the time that a start takes.
-    worker = worker_app().Worker(
-        # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
-        hostname=nodename(f"uplift-{os.getpid()}", gethostname()),
-        loglevel=log_level,
-        task_events=True,
-        without_gossip=True,
-        without_mingle=True,
-        quiet=True,
-    )
     try:
+        # Not `worker_main`: Celery's command line loads Flower and a shell, a quarter of the time a start takes.
+        worker = worker_app().Worker(
+            # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
+            hostname=nodename(f"uplift-{os.getpid()}", gethostname()),
+            loglevel=log_level,
+            task_events=True,
+            without_gossip=True,
+            without_mingle=True,
+            quiet=True,
+        )
         worker.start()
     finally:
         current = engine()
