@@ -43,6 +43,14 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+def expect(shown: Any) -> Any:
+    """Playwright's assertions, which wait: a page answers a key or a click only a moment later."""
+    from playwright.sync_api import expect as patiently
+
+    patiently.set_options(timeout=30_000)
+    return patiently(shown)
+
+
 @dataclass
 class Watched:
     """A page and what happened on it behind the reader's back."""

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from chromium import browser, watch
+from chromium import browser, expect, watch
 from hostile_texts import MARKUP, PAYLOADS, hostile_material
 from running import SKILL, uplift
 
@@ -92,11 +92,15 @@ def rows(page):
     return page.locator("#rows li")
 
 
+def focused(page):
+    return page.locator(":focus")
+
+
 def test_the_first_screen_says_what_was_found(real_page, open_page):
     page = open_page(real_page)
-    assert page.locator("h1").inner_text() == "Improved"
-    assert page.locator(".verdict .chip").inner_text() == "pass"
-    assert "simulated" in page.locator(".notice").first.inner_text()
+    expect(page.locator("h1")).to_have_text("Improved")
+    expect(page.locator(".verdict .chip")).to_have_text("pass")
+    expect(page.locator(".notice").first).to_contain_text("simulated")
     chart = page.locator("svg.delta")
     assert chart.bounding_box()["y"] < 900
     assert re.search(r"\+\d+.* points, between", chart.locator("desc").text_content())
@@ -104,21 +108,23 @@ def test_the_first_screen_says_what_was_found(real_page, open_page):
 
 def test_filters_and_search_narrow_the_list_and_live_in_the_address(real_page, open_page):
     page = open_page(real_page)
-    assert rows(page).count() == len(SHOWN)
+    expect(rows(page)).to_have_count(len(SHOWN))
     page.get_by_role("button", name=re.compile("Changed")).click()
+    expect(page).to_have_url(re.compile("filter=changed"))
+    expect(rows(page)).not_to_have_count(len(SHOWN))
     changed = rows(page).count()
     assert 0 < changed < len(SHOWN)
-    assert "filter=changed" in page.url
     page.get_by_role("button", name=re.compile("^All")).click()
     page.get_by_label("Search tasks").fill("task-07")
-    assert rows(page).count() == 1
-    assert page.locator("#count").inner_text() == f"1 of {len(SHOWN)} shown"
+    expect(rows(page)).to_have_count(1)
+    expect(page.locator("#count")).to_have_text(f"1 of {len(SHOWN)} shown")
     again = open_page(real_page, "#filter=changed")
-    assert rows(again).count() == changed
+    expect(rows(again)).to_have_count(changed)
 
 
 def test_the_list_is_sorted_by_difference_with_an_interval_each(real_page, open_page):
     page = open_page(real_page)
+    expect(rows(page)).to_have_count(len(SHOWN))
     shown = [float(text) for text in page.locator("#rows .by").all_inner_texts()]
     assert shown == sorted(shown, reverse=True)
     for part in ("a.open", ".by", "circle", "button.dot"):
@@ -136,14 +142,14 @@ def test_a_task_opens_into_prompt_both_outputs_and_judgments(real_page, open_pag
     assert dialog.locator("pre").first.inner_text() == f"Say this: {SHOWN[7]}"
     for arm in ("baseline", "candidate"):
         side = dialog.get_by_role("region", name=arm)
-        assert side.locator("pre").is_visible()
-        assert "contains" in side.locator(".judgment").inner_text()
+        expect(side.locator("pre")).to_be_visible()
+        expect(side.locator(".judgment")).to_contain_text("contains")
         for fact in ("Tokens", "Cost", "Model time", "Turns"):
-            assert fact in side.inner_text()
-    assert "task=task-07" in page.url
+            expect(side).to_contain_text(fact)
+    expect(page).to_have_url(re.compile("task=task-07"))
     page.keyboard.press("Escape")
-    assert not dialog.is_visible()
-    assert "task=" not in page.url
+    expect(dialog).to_be_hidden()
+    expect(page).not_to_have_url(re.compile("task="))
 
 
 def test_a_dot_opens_its_own_attempt_and_differences_are_marked(real_page, open_page):
@@ -151,39 +157,38 @@ def test_a_dot_opens_its_own_attempt_and_differences_are_marked(real_page, open_
     row = rows(page).first
     row.locator("button.dot[data-arm='1'][data-attempt='2']").click()
     dialog = page.get_by_role("dialog")
-    dialog.wait_for()
-    assert dialog.get_by_text("attempt 3 of 3").count() == 2
-    assert dialog.locator("mark.added").count() > 0
+    expect(dialog.get_by_text("attempt 3 of 3")).to_have_count(2)
+    expect(dialog.locator("mark.added")).not_to_have_count(0)
     dialog.get_by_label("Mark what differs").uncheck()
-    assert dialog.locator("mark").count() == 0
+    expect(dialog.locator("mark")).to_have_count(0)
 
 
 def test_everything_can_be_done_with_the_keyboard(real_page, open_page):
     page = open_page(real_page)
     page.keyboard.press("2")
-    assert "filter=failed" in page.url
+    expect(page).to_have_url(re.compile("filter=failed"))
     page.keyboard.press("1")
     page.keyboard.press("/")
     page.keyboard.type("even")
-    assert "q=even" in page.url
+    expect(page).to_have_url(re.compile("#q=even$"))
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
-    second = rows(page).nth(1).locator("a").inner_text()
-    assert page.evaluate("document.activeElement.textContent") == second
+    second, third = rows(page).locator("a").all_inner_texts()[1:3]
+    expect(focused(page)).to_have_text(second)
     page.keyboard.press("ArrowRight")
-    assert "attempt 1" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    expect(focused(page)).to_have_attribute("aria-label", re.compile("attempt 1"))
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    dialog.wait_for()
-    assert dialog.locator("h2").inner_text() == second
+    expect(dialog.locator("h2")).to_have_text(second)
     page.keyboard.press("ArrowRight")
-    dialog.get_by_text("attempt 2 of 3").first.wait_for()
+    expect(dialog.get_by_text("attempt 2 of 3")).to_have_count(2)
     page.keyboard.press("j")
-    page.wait_for_function("before => document.querySelector('dialog h2').textContent !== before", arg=second)
+    expect(dialog.locator("h2")).to_have_text(third)
     page.keyboard.press("Escape")
-    assert not dialog.is_visible()
-    assert page.evaluate("document.activeElement.className") == "open"
+    expect(dialog).to_be_hidden()
+    expect(focused(page)).to_have_class("open")
+    expect(focused(page)).to_have_text(third)
 
 
 def test_light_and_dark_follow_the_system_and_a_button_overrules_it(real_page, open_page):
@@ -195,9 +200,9 @@ def test_light_and_dark_follow_the_system_and_a_button_overrules_it(real_page, o
     dark = background(page)
     assert light != dark
     page.get_by_role("button", name="Switch between light and dark").click()
-    assert background(page) == light
+    expect(page.locator("body")).to_have_css("background-color", light)
     page.keyboard.press("t")
-    assert background(page) == dark
+    expect(page.locator("body")).to_have_css("background-color", dark)
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(real_page, open_page):
@@ -212,15 +217,15 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(real_page, open_page):
 def test_on_paper_all_tasks_are_there_and_controls_are_not(real_page, open_page):
     page = open_page(real_page)
     page.emulate_media(media="print")
-    assert not page.locator("#controls").is_visible()
-    assert rows(page).count() == len(SHOWN)
+    expect(page.locator("#controls")).to_be_hidden()
+    expect(rows(page)).to_have_count(len(SHOWN))
     assert page.pdf().startswith(b"%PDF")
 
 
 def test_no_payload_runs_wherever_it_stands_and_each_is_shown_as_text(tmp_path, open_page):
     assert len(PAYLOADS) >= 50
     page = open_page(html.write(hostile_material(), tmp_path / "report.html"))
-    assert rows(page).count() == len(PAYLOADS)
+    expect(rows(page)).to_have_count(len(PAYLOADS))
     shown = page.evaluate(OPEN_EACH)
     assert len(shown) == len({name for name, _ in shown}) == len(PAYLOADS)
     assert all(outputs for _, outputs in shown)
