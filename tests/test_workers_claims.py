@@ -244,7 +244,7 @@ async def test_a_unit_that_passed_needs_no_further_attempt_when_passes_stop_it(w
 async def test_a_lease_keeps_a_claim_and_dropping_it_frees_the_attempt_at_once(workers, state, client):
     mine, other = workers("w1"), workers("w2")
     claim = await mine.claim(Wanted(0, 1))
-    state.zadd(Keys(RUN).claims, {"0": time.time() * 1000 + 500})
+    state.zadd(Keys(RUN).claims, {"0": time.time() * 1000 + 5000})
     assert lease(client, RUN, {0: claim.token}, 30) == 1
     assert (await other.claim(Wanted(0, 1))).wait_seconds > 20
     assert lease(client, RUN, {0: claim.token}, 0) == 1
