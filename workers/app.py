@@ -9,6 +9,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from workers.settings import FINISH, LANES, QUARANTINE, Settings, celery_url, from_environment
+from workers.transport import Connection
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def build(settings: Settings) -> Celery:
     """An app for this server; a producer builds one to publish, a worker one to consume."""
     made = Celery("workers", set_as_current=False)
     made.conf.update(configuration(settings))
+    made.amqp.Connection = Connection
     from workers import tasks
 
     tasks.register(made, settings)

@@ -25,9 +25,10 @@ CREDIT_SECONDS = 0.05
 
 
 class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """Take messages only while the process has room for their attempts.
+    """Take messages only while the process has room for their attempts, and send events together.
 
     Runs as a timer on the consumer's own loop, which also wakes that loop up as soon as there is room again.
+    Celery would send every event by itself, a tenth of a worker's time.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -36,14 +37,24 @@ class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hi
         super().__init__(consumer, **kwargs)
         self._engine = engine(from_environment())
         consumer.connection_errors = tolerated(consumer.connection_errors)
+        consumer.on_send_event_buffered = lambda: None
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._set(consumer)
         hub.timer.call_repeatedly(CREDIT_SECONDS, self._set, (consumer,))
 
+    def stop(self, consumer: Any) -> None:
+        _send_events(consumer)
+
     def _set(self, consumer: Any) -> None:
         if consumer.qos is not None:
             consumer.qos.set(self._engine.load.room())
+        _send_events(consumer)
+
+
+def _send_events(consumer: Any) -> None:
+    if consumer.event_dispatcher is not None:
+        consumer.event_dispatcher.flush()
 
 
 def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
