@@ -84,13 +84,13 @@ def test_the_callback_of_an_earlier_generation_does_nothing(server):
 def test_a_run_that_is_resumed_while_it_is_sealed_stays_open(server, monkeypatch):
     begun(server)
     server.store.halt(RUN, "cancelled")
-    real = finishing._child
+    real = finishing.run_module
 
     def resumed_meanwhile(settings, module, *arguments):
         server.store.next_generation(RUN)
         return real(settings, module, *arguments)
 
-    monkeypatch.setattr(finishing, "_child", resumed_meanwhile)
+    monkeypatch.setattr(finishing, "run_module", resumed_meanwhile)
     end(server)
     state = server.store.state(RUN)
     assert (state.sealed, state.halt, state.generation) == (False, "", 2)
@@ -114,18 +114,18 @@ def test_the_first_sealing_counts_as_the_end(server):
 
 def test_a_server_that_goes_away_while_aggregating_is_no_failure_of_the_run(server, monkeypatch):
     record_all(server.store, begun(server))
-    real = finishing._child
+    real = finishing.run_module
 
     def without_server(settings, module, *arguments):
         from dataclasses import replace
 
         return real(replace(settings, broker="redis://127.0.0.1:1/0"), module, *arguments)
 
-    monkeypatch.setattr(finishing, "_child", without_server)
+    monkeypatch.setattr(finishing, "run_module", without_server)
     with pytest.raises(ServerAway):
         end(server)
     assert server.store.state(RUN).trouble is None
-    monkeypatch.setattr(finishing, "_child", real)
+    monkeypatch.setattr(finishing, "run_module", real)
     assert end(server) == "finished"
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import redis
 
 from aggregate.run_info import RunInfo, Status
+from workers.children import leave_with_parent
 from workers.server import connect
 from workers.settings import from_environment
 from workers.store import State, Store
@@ -64,6 +65,7 @@ def _why(info: RunInfo, state: State) -> str:
 def main(run_id: str, generation: int) -> int:
     """Exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
     be_thrifty()
+    leave_with_parent(TRY_AGAIN)
     from aggregate import artifact
 
     store = Store(connect(from_environment().broker))

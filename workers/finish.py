@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import redis
 from celery import Celery
 
+from workers.children import run_module
 from workers.grid import Grid
 from workers.look import verdict_settled
 from workers.messages import Manifest
@@ -20,7 +18,6 @@ from workers.store import Store
 from workers.waves import next_end, waves
 
 MOST_ROUNDS = 12
-AGGREGATE_SECONDS = 3600
 # What aggregate_run leaves with when only the server was to blame; importing it would import pandas.
 TRY_AGAIN = 75
 
@@ -110,7 +107,8 @@ def may_stop(settings: Settings, store: Store, manifest: Manifest) -> bool:
     if manifest.stop_early == "verdict":
         stop = verdict_settled(store, manifest, info, grid_of(manifest))
     else:
-        stop = bool(json.loads(_child(settings, "workers.look", manifest.run_id).stdout or "{}").get("stop"))
+        looked = run_module(settings, "workers.look", manifest.run_id)
+        stop = bool(json.loads(looked.stdout or "{}").get("stop"))
     if stop:
         store.halt(manifest.run_id, "decided")
     return stop
@@ -119,24 +117,12 @@ def may_stop(settings: Settings, store: Store, manifest: Manifest) -> bool:
 def aggregate(settings: Settings, store: Store, run_id: str, generation: int) -> None:
     """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches.
 
+    In a child process: pandas must not hold up this one's attempts.
     Raises ServerAway when only the server was to blame: whoever asked tries again.
     """
-    child = _child(settings, "workers.aggregate_run", run_id, str(generation))
+    child = run_module(settings, "workers.aggregate_run", run_id, str(generation))
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["no message"]
         if child.returncode == TRY_AGAIN:
             raise ServerAway(lines[-1])
         store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")
-
-
-def _child(settings: Settings, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of ours on a run in a child process: pandas must not hold up this one's attempts."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", module, *arguments],
-        env={**os.environ, "UPLIFT_BROKER": settings.broker},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=AGGREGATE_SECONDS,
-        check=False,
-    )

@@ -9,6 +9,7 @@ import json
 import sys
 
 from aggregate.run_info import BASELINE, RunInfo, is_candidate
+from workers.children import leave_with_parent
 from workers.grid import Grid
 from workers.messages import Manifest
 from workers.server import connect
@@ -37,6 +38,7 @@ def verdict_settled(store: Store, manifest: Manifest, info: RunInfo, grid: Grid)
 
 def main(run_id: str) -> None:
     be_thrifty()
+    leave_with_parent(1)
     from aggregate import early_stop, frames
 
     store = Store(connect(from_environment().broker))

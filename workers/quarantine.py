@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 
+from workers.children import leave_with_parent
 from workers.engine import Batch, Drained, Engine
 from workers.settings import Settings, from_environment
 
@@ -63,8 +63,7 @@ def _in_a_child(batch: Batch, settings: Settings, worker: Engine) -> int:
 def main(message: str) -> None:
     run_id, number, indexes = json.loads(message)
     engine = Engine(from_environment(), public=False)
-    leaving = threading.Thread(target=_leave_with_parent, args=(engine,), daemon=True)
-    leaving.start()
+    leaving = leave_with_parent(HANDED_BACK, engine.drain)
     try:
         stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
     except Drained:
@@ -72,14 +71,6 @@ def main(message: str) -> None:
         raise SystemExit(HANDED_BACK) from None
     engine.close()
     sys.stdout.write(str(stored))
-
-
-def _leave_with_parent(engine: Engine) -> None:
-    """Our standard input ends when the worker is told to stop, or is dead: then the attempt is handed back."""
-    # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
-    os.read(0, 1)
-    engine.drain()
-    os._exit(HANDED_BACK)
 
 
 if __name__ == "__main__":

@@ -185,16 +185,25 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._consumer: _FinishConsumer | None = None
+        self._thread = threading.Thread(target=self._insist, name="uplift-finish", daemon=True)
 
     def start(self, worker: Any) -> None:
         self._consumer = _FinishConsumer(worker.app)
-        threading.Thread(target=self._consumer.insist, name="uplift-finish", daemon=True).start()
+        self._thread.start()
 
     def stop(self, worker: Any) -> None:
+        """Take no more runs; the one at hand has as long to end as attempts have."""
+        self.terminate(worker)
+        if Finisher.busy.is_set():
+            self._thread.join(from_environment().drain_seconds)
+
+    def terminate(self, worker: Any) -> None:
         if self._consumer is not None:
             self._consumer.should_stop = True
 
-    terminate = stop
+    def _insist(self) -> None:
+        assert self._consumer is not None
+        self._consumer.insist()
 
 
 class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hints
