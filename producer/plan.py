@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,7 +158,8 @@ def make(
         parse(spec)
     whole = suite or suites.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
-    arms, skipped = _standalone(options) if options.standalone else _pipeline(options)
+    hidden = _not_for_agents(options, whole)
+    arms, skipped = _standalone(options, hidden) if options.standalone else _pipeline(options, hidden)
     moment = now or datetime.now(UTC)
     warnings = [*suite.warnings, *(text for arm in arms if arm.skill for text in arm.skill.warnings)]
     _check_simulation(options, suite)
@@ -188,13 +189,13 @@ def new_run_id(now: datetime) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
-def _standalone(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
+def _standalone(options: Options, hidden: Collection[Path]) -> tuple[list[PlannedArm], list[PlannedArm]]:
     assert options.skill_path is not None
     arms = []
     if not options.no_baseline:
         baseline = skills.load(options.baseline_path) if options.baseline_path else None
-        arms.append(_arm("baseline", baseline))
-    candidate = _arm("candidate", skills.load(options.skill_path))
+        arms.append(_arm("baseline", baseline, hidden))
+    candidate = _arm("candidate", skills.load(options.skill_path), hidden)
     if arms and arms[0].bundle and arms[0].bundle.digest == candidate.bundle.digest:  # type: ignore[union-attr]  # a loaded skill has a bundle
         raise InvalidOption(
             f"--baseline-path {options.baseline_path} and --skill-path {options.skill_path} hold the same skill"
@@ -202,7 +203,7 @@ def _standalone(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
     return [*arms, candidate], []
 
 
-def _pipeline(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
+def _pipeline(options: Options, hidden: Collection[Path]) -> tuple[list[PlannedArm], list[PlannedArm]]:
     assert options.ranking is not None
     ranking = rankings.load(options.ranking)
     chosen = rankings.select(ranking, options.candidate_ids)
@@ -213,15 +214,21 @@ def _pipeline(options: Options) -> tuple[list[PlannedArm], list[PlannedArm]]:
         if candidate.score < options.eval_threshold:
             skipped.append(PlannedArm(name, candidate_id=candidate.id, score=candidate.score))
             continue
-        arm = _arm(name, rankings.skill(ranking, candidate, target))
+        arm = _arm(name, rankings.skill(ranking, candidate, target), hidden)
         arms.append(replace(arm, candidate_id=candidate.id, score=candidate.score))
     if arms and not options.no_baseline:
-        arms.insert(0, _arm("baseline", target))
+        arms.insert(0, _arm("baseline", target, hidden))
     return arms, skipped
 
 
-def _arm(name: str, skill: Skill | None) -> PlannedArm:
-    return PlannedArm(name, skill, skills.bundle(skill) if skill else None)
+def _not_for_agents(options: Options, suite: Suite) -> tuple[Path, ...]:
+    """What no agent may read, should it lie in a skill's folder: what it is judged by, and what others answered."""
+    ours = (options.state_root, options.baseline_cache_dir, options.baseline_artifact, options.output)
+    return (suite.path, suite.folder / "fixtures", *(path for path in ours if path is not None))
+
+
+def _arm(name: str, skill: Skill | None, hidden: Collection[Path]) -> PlannedArm:
+    return PlannedArm(name, skill, skills.bundle(skill, without=hidden) if skill else None)
 
 
 def _message(arm: PlannedArm) -> Arm:

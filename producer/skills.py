@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +21,7 @@ MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 
 # The tests of a skill are not part of it: an agent that can read what it is judged by proves nothing.
-NOT_THE_SKILL = ("evals", ".uplift", ".github")
+NOT_THE_SKILL = ("evals", ".uplift", ".github", "uplift.toml", ".env")
 
 # The Agent Skills format's keys, then those that Claude Code adds.
 KNOWN_KEYS = (
@@ -78,13 +79,17 @@ def folder_name(skill: Skill) -> str:
     return file_name(skill.name)
 
 
-def bundle(skill: Skill) -> Bundle:
-    """The skill as workers get it: its folder, or its SKILL.md alone; raises InvalidSkill."""
+def bundle(skill: Skill, *, without: Collection[Path] = ()) -> Bundle:
+    """The skill as workers get it: its folder, or its SKILL.md alone; raises InvalidSkill.
+
+    `without` are files and folders that stay behind where they lie in the skill's folder.
+    """
     under, content = folder_name(skill), skill.text.encode()
     try:
         if skill.folder is None:
             return bundles.pack_files({f"{under}/{FILE_NAME}": content})
-        return bundles.pack(skill.folder, under=under, replace={FILE_NAME: content}, leave_out=NOT_THE_SKILL)
+        leave_out = [*(skill.folder / name for name in NOT_THE_SKILL), *without]
+        return bundles.pack(skill.folder, under=under, replace={FILE_NAME: content}, leave_out=leave_out)
     except BundleError as error:
         raise InvalidSkill(f"skill {skill.folder or skill.path} cannot be packed: {error}") from error
 

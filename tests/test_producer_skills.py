@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import front_matter, skills
+from producer import front_matter, plan, skills
 from producer.front_matter import InvalidFrontMatter
+from producer.options import Options
 from producer.skills import InvalidSkill, Skill
 from workers.bundles import pack_files, unpack
 
@@ -196,6 +198,36 @@ def test_a_folder_travels_whole_and_a_single_file_alone(tmp_path: Path) -> None:
     )
     alone = skills.bundle(skills.load(folder / "SKILL.md"))
     assert alone == pack_files({"release-notes/SKILL.md": GOOD.encode()})
+
+
+def test_what_a_skill_is_judged_by_stays_behind_wherever_it_lies_in_its_folder(tmp_path: Path) -> None:
+    """An agent that finds the expected answers beside its skill is better for a bad reason."""
+    kept = {
+        "references/tone.md": "Warm.",
+        "references/suite.yaml": "An example.",
+        "fixtures.md": "About them.",
+    }
+    hidden = ("sub/fixtures/answers.txt", "evals/suite.yaml", ".env", "uplift.toml", "state/runs/x.json")
+    folder = a_skill_folder(tmp_path / "notes", **kept, **dict.fromkeys(hidden, "secret"))
+    task = {"id": "t", "prompt": "p", "judge": {"type": "contains", "expected": ["x"]}}
+    (folder / "sub/suite.yaml").write_text(json.dumps({"skill_id": "s", "version": "1.0", "tasks": [task]}))
+    (folder / "link.txt").symlink_to(folder / "sub/fixtures/answers.txt")
+    for baseline in (None, folder):
+        options = Options(
+            task_suite=folder / "sub/suite.yaml",
+            state_root=folder / "state",
+            standalone=True,
+            skill_path=folder if baseline is None else a_skill_folder(tmp_path / "other"),
+            baseline_path=baseline,
+        )
+        arms = {arm.name: arm for arm in plan.make(options).arms}
+        mounted = arms["candidate" if baseline is None else "baseline"].bundle
+        assert mounted == pack_files(
+            {
+                "release-notes/SKILL.md": GOOD.encode(),
+                **{f"release-notes/{name}": text.encode() for name, text in kept.items()},
+            }
+        )
 
 
 def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def pack(
     *,
     under: str = "",
     replace: Mapping[str, bytes] | None = None,
-    leave_out: Collection[str] = (),
+    leave_out: Collection[Path] = (),
 ) -> Bundle:
     """Pack a folder's files; `under` puts them into a subfolder, `replace` gives files another content.
 
-    `leave_out` names entries of the folder itself that stay behind.
+    `leave_out` names files and folders that stay behind, wherever they are.
     """
     start = f"{under}/" if under else ""
     content = {}
@@ -106,7 +106,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def files(folder: Path, *, leave_out: Collection[str] = ()) -> dict[str, Path]:
+def files(folder: Path, *, leave_out: Collection[Path] = ()) -> dict[str, Path]:
     """A folder's files by relative path, sorted, without version control, caches and installed packages.
 
     Symlinks that stay inside are followed; one that leaves, dangles or loops is an error, and so is a device.
@@ -115,7 +115,8 @@ def files(folder: Path, *, leave_out: Collection[str] = ()) -> dict[str, Path]:
     if not root.is_dir():
         raise BundleInvalid(f"{folder}: not a folder")
     try:
-        return dict(sorted((path.relative_to(root).as_posix(), path) for path in _walk(root, leave_out)))
+        hidden = frozenset(path.resolve() for path in leave_out)
+        return dict(sorted((path.relative_to(root).as_posix(), path) for path in _walk(root, hidden)))
     except OSError as error:
         raise BundleInvalid(f"{folder}: cannot be read: {error}") from error
 
@@ -232,19 +233,21 @@ class _Inflated(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def _walk(root: Path, leave_out: Collection[str] = ()) -> Iterator[Path]:
+def _walk(root: Path, hidden: Collection[Path]) -> Iterator[Path]:
     entries = 0
     pending = [(root, frozenset({root}))]
     while pending:
         folder, above = pending.pop()
         for path in folder.iterdir():
-            if path.name in SKIPPED or (folder == root and path.name in leave_out):
+            if path.name in SKIPPED or path in hidden:
                 continue
             # Folders count too: links between a few of them can spell out millions of paths.
             entries += 1
             _check_count(entries)
             _check_path(path.relative_to(root).as_posix())
             real = _inside(path, root) if path.is_symlink() else path
+            if real in hidden:
+                continue
             mode = real.stat().st_mode
             if stat.S_ISREG(mode):
                 yield path
