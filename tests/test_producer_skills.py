@@ -212,6 +212,7 @@ def test_what_a_skill_is_judged_by_stays_behind_wherever_it_lies_in_its_folder(t
     task = {"id": "t", "prompt": "p", "judge": {"type": "contains", "expected": ["x"]}}
     (folder / "sub/suite.yaml").write_text(json.dumps({"skill_id": "s", "version": "1.0", "tasks": [task]}))
     (folder / "link.txt").symlink_to(folder / "sub/fixtures/answers.txt")
+    (folder / "linked").symlink_to(folder / "sub")
     for baseline in (None, folder):
         options = Options(
             task_suite=folder / "sub/suite.yaml",

@@ -233,20 +233,20 @@ class _Inflated(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def _walk(root: Path, hidden: Collection[Path]) -> Iterator[Path]:
+def _walk(root: Path, hidden: frozenset[Path]) -> Iterator[Path]:
     entries = 0
     pending = [(root, frozenset({root}))]
     while pending:
         folder, above = pending.pop()
         for path in folder.iterdir():
-            if path.name in SKIPPED or path in hidden:
+            if path.name in SKIPPED:
                 continue
             # Folders count too: links between a few of them can spell out millions of paths.
             entries += 1
             _check_count(entries)
             _check_path(path.relative_to(root).as_posix())
             real = _inside(path, root) if path.is_symlink() else path
-            if real in hidden:
+            if hidden and not hidden.isdisjoint((real.resolve(), *real.resolve().parents)):
                 continue
             mode = real.stat().st_mode
             if stat.S_ISREG(mode):
