@@ -242,6 +242,8 @@ def compare(
     joined = pd.concat([first.assign(arm="a"), second.assign(arm="b")], ignore_index=True)
     paired = units(joined, candidate="b", baseline="a")
     compared = compare_units(paired, level=level)
+    if not compared.n_pairs:
+        raise ValueError("no task was judged in both runs, so there is nothing to compare")
     made = decision(compared.tasks_like_these, margin)
     told = {
         **block(compared),
@@ -254,11 +256,18 @@ def compare(
     result: dict[str, Any] = clean(told)
     said = (
         sentences.found(result, "the second run", "the first"),
+        _alone(compared.n_dropped),
         sentences.decided(result),
         sentences.power(result),
         sentences.simulated(result),
     )
     return {**result, "summary": " ".join(filter(None, said))}
+
+
+def _alone(dropped: int) -> str:
+    if not dropped:
+        return ""
+    return f"Not judged in both runs, and so not in the difference by attempts: {dropped} of their tasks."
 
 
 def _one_arm(made: frames.Frames) -> pd.DataFrame:

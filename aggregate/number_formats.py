@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+MISSING = "–"
+
+
+def shown(value: float | None, how: Callable[[float], str]) -> str:
+    """The value as text, and a dash where it is missing or infinite."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return how(value)
+
 
 def points(difference: float) -> str:
     """A difference of rates in signed percentage points: +12.5."""
@@ -42,3 +54,11 @@ def level_text(level: float) -> str:
     """A confidence level in percent, never rounded up to certainty: 95 %, 98.33 %, 99.9985 %."""
     short = f"{100 * level:.4g}"
     return f"{short if short != '100' else f'{100 * level:.7g}'} %"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the right form: 1 task, 2 tasks, 2 pairs of task and model."""
+    if number == 1:
+        return f"1 {noun}"
+    head, of, tail = noun.partition(" of ")
+    return f"{number} {head}s{of}{tail}"

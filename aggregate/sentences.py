@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aggregate.number_formats import level_text, points
+from aggregate.number_formats import counted, level_text, points, shown, usd
 from aggregate.plain_text import plain
+from aggregate.verdict import exit_code
 
 SIMULATED_KINDS = ("sim", "mock")
 MOST_ADVISED_ATTEMPTS = 20
@@ -28,6 +29,7 @@ def summary(artifact: Mapping[str, Any]) -> list[str]:
         failed(artifact),
         found(artifact),
         decided(artifact),
+        gated(artifact),
         power(artifact),
         triggered(artifact),
         saved(artifact),
@@ -103,12 +105,37 @@ def decided(artifact: Mapping[str, Any]) -> str:
     return words[artifact["decision"]]
 
 
+def gated(artifact: Mapping[str, Any]) -> str:
+    """What the gate says where it follows the decision, which can differ from the verdict; empty otherwise."""
+    decision = artifact["decision"]
+    if artifact["gate"] != "decision" or decision is None or artifact["verdict"] in ("error", "skipped"):
+        return ""
+    closed = exit_code(artifact["verdict"], decision, "decision")
+    said = decision.replace("_", " ")
+    if closed:
+        return f"The gate is closed: it follows the decision, which is {said} (exit code {closed})."
+    return f"The gate is open: it follows the decision, which is {said}."
+
+
+def spending(artifact: Mapping[str, Any]) -> str:
+    """What the run cost, and what its money bought; of this run only, and no promise."""
+    cost = artifact["cost"]
+    said = f"Spent {shown(cost['spent_usd'], usd)}"
+    if cost["wasted_usd"]:
+        said += f", of it {usd(cost['wasted_usd'])} on {counted(cost['wasted_attempts'], 'repeated attempt')}"
+    if cost["dominates"]:
+        said += "; here the candidate passed more and cost no more"
+    elif cost["cost_per_extra_pass"] is not None:
+        said += f"; each extra pass costs {usd(cost['cost_per_extra_pass'])}"
+    return said + "."
+
+
 def power(artifact: Mapping[str, Any]) -> str:
     """What a suite of this size cannot see, and what would: fewer points need more tasks or attempts."""
     needed = artifact["needed"]
     if needed is None or not needed["n_pairs"]:
         return ""
-    noun = _count(needed["n_pairs"], "pair of task and model" if len(artifact["models"]) > 1 else "task")
+    noun = counted(needed["n_pairs"], "pair of task and model" if len(artifact["models"]) > 1 else "task")
     smallest, wanted = artifact["min_detectable_effect"], needed["effect"]
     target = f"{100 * wanted:.3g}"
     if smallest is not None and smallest <= wanted:
@@ -116,7 +143,7 @@ def power(artifact: Mapping[str, Any]) -> str:
     limit = (
         f"cannot show less than ±{100 * smallest:.0f} points"
         if smallest is not None
-        else "are too few to rely on, whatever the difference"
+        else f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to rely on, whatever the difference"
     )
     return f"{noun} {limit}; {_advice(needed, target)}."
 
@@ -124,9 +151,9 @@ def power(artifact: Mapping[str, Any]) -> str:
 def _advice(needed: Mapping[str, Any], target: str) -> str:
     attempts, tasks = needed["attempts"], needed["tasks"]
     if attempts is not None and attempts <= MOST_ADVISED_ATTEMPTS:
-        return f"run {_count(attempts, 'attempt')} on them to see {target}"
+        return f"run {counted(attempts, 'attempt')} on them to see {target}"
     if tasks is not None:
-        return f"run {_count(needed['tasks_at_attempts'], 'attempt')} on {tasks} tasks to see {target}"
+        return f"run {counted(needed['tasks_at_attempts'], 'attempt')} on {tasks} tasks to see {target}"
     return f"no affordable number of tasks would see {target}"
 
 
@@ -165,9 +192,3 @@ def _capital(text: str) -> str:
 
 def _percent(rate: float) -> str:
     return f"{100 * rate:.3g} %"
-
-
-def _count(number: int, noun: str) -> str:
-    head, _, tail = noun.partition(" ")
-    plural = head if number == 1 else f"{head}s"
-    return f"{number} {plural}{' ' + tail if tail else ''}"

@@ -5,7 +5,6 @@ Text that came from a suite, a model or a judge is stripped to plain characters 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +15,26 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregate import sentences
-from aggregate.number_formats import in_points, level_text, number, points, rate, seconds, signed, usd
+from aggregate.number_formats import (
+    MISSING,
+    counted,
+    in_points,
+    level_text,
+    number,
+    points,
+    rate,
+    seconds,
+    shown,
+    signed,
+    usd,
+)
 from aggregate.plain_text import plain
 from aggregate.run_info import BASELINE
 
-MISSING = "–"
 SHOWN_TASKS = 10
 _NAME = 40
 _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red", "skipped": "bold yellow"}
 Artifact = Mapping[str, Any]
-
-
-def shown(value: float | None, how: Callable[[float], str]) -> str:
-    """The value as text, and a dash where it is missing or infinite."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    return how(value)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
         yield _text(simulated, "bold yellow")
     yield _arms(artifact)
     yield _verdict(artifact)
+    if gate := sentences.gated(artifact):
+        yield _text(gate, "bold")
     for sentence in (sentences.decided(artifact), sentences.power(artifact)):
         if sentence:
             yield _text(sentence)
@@ -107,8 +112,9 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
 def _headline(artifact: Artifact) -> Text:
     name = artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"]
     models = ", ".join(plain(model, _NAME) for model in artifact["models"])
-    tasks = artifact["n_pairs"] if artifact["n_pairs"] is not None else MISSING
-    size = f"{tasks} tasks compared, {artifact['pass_k']} attempts each"
+    pairs = artifact["n_pairs"]
+    tasks = counted(pairs, "task") if pairs is not None else f"{MISSING} tasks"
+    size = f"{tasks} compared, {counted(artifact['pass_k'], 'attempt')} each"
     return Text.assemble((plain(name, _NAME), "bold"), f"  {size}  {models}")
 
 
@@ -226,7 +232,7 @@ def _notes(artifact: Artifact) -> Iterable[RenderableType]:
         if sentence:
             yield _text(sentence)
     yield from map(_text, _flaky(artifact))
-    yield _text(_cost(artifact))
+    yield _text(sentences.spending(artifact))
     for arm, messages in artifact["errors"].items():
         for entry in messages:
             yield _text(f"Error in {arm}, {entry['count']}×: {plain(entry['message'], 200)}", "red")
@@ -250,18 +256,6 @@ def _flaky(artifact: Artifact) -> Iterable[str]:
         ]
         more = f", … and {len(ranges) - SHOWN_TASKS} more" if len(ranges) > SHOWN_TASKS else ""
         yield f"Flaky in {plain(arm, _NAME)}: {', '.join(shown_tasks)}{more}"
-
-
-def _cost(artifact: Artifact) -> str:
-    cost = artifact["cost"]
-    said = f"Spent {shown(cost['spent_usd'], usd)}"
-    if cost["wasted_usd"]:
-        said += f", of it wasted on {cost['wasted_attempts']} repeated attempts {usd(cost['wasted_usd'])}"
-    if cost["dominates"]:
-        said += "; the candidate is better and no dearer"
-    elif cost["cost_per_extra_pass"] is not None:
-        said += f"; each extra pass costs {usd(cost['cost_per_extra_pass'])}"
-    return said + "."
 
 
 def _candidates(artifacts: Sequence[Artifact]) -> Table:

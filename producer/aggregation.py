@@ -8,19 +8,23 @@ from typing import Any
 from aggregate import artifact, comparison, exports, frames
 from aggregate.reading import read_jsonl
 from aggregate.run_info import Observer
+from aggregate.verdict import Gate
 from producer.collect import write
 from producer.names import file_name
 from producer.options import InvalidOption
-from producer.places import Notes, Places
+from producer.places import Notes, Places, check_output
 from workers.store import UnknownRun
 
 
-def aggregate_file(path: Path, places: Places, *, output: Path | None, margin: float) -> list[dict[str, Any]]:
+def aggregate_file(
+    path: Path, places: Places, *, output: Path | None, margin: float, gate: Gate = "verdict"
+) -> list[dict[str, Any]]:
     """Artifacts, summary and tables from a JSONL file, which is read once and never held in memory."""
     places.check_writable()
     observer = Observer()
     collected = frames.collect(observer.watch(read_jsonl(path)))
-    info = observer.info().model_copy(update={"margin": margin})
+    info = observer.info().model_copy(update={"margin": margin, "gate": gate})
+    check_output(output, several=len(info.candidates) > 1)
     made = artifact.from_frames(info, collected)
     notes = Notes(run_id=info.run_id, output=str(output) if output else None)
     written = [write(one, notes, places, several=len(made) > 1) for one in made]

@@ -70,7 +70,9 @@ def choose(made: list[dict[str, Any]], candidate_id: str | None) -> dict[str, An
         return chosen[0]
     if not ran:
         raise NotBlessed("nothing was run there; there is nothing to bless")
-    names = ", ".join(str(one["candidate_id"]) for one in ran)
+    names = ", ".join(str(one["candidate_id"]) for one in ran if one["candidate_id"] is not None)
+    if not names:
+        raise NotBlessed("the run has one candidate, without an id; leave --candidate-id out")
     raise NotBlessed(f"choose a candidate with --candidate-id; the run has {names}")
 
 
@@ -125,6 +127,10 @@ def load(path: Path) -> Blessed:
     except OSError as problem:
         raise NotBlessed(f"{path}: cannot be read: {problem.strerror}") from None
     except ValidationError as invalid:
+        if any(one["loc"] == ("truth_anchor",) for one in invalid.errors(include_url=False)):
+            raise NotBlessed(
+                f"{path} is the artifact of a run; `uplift bless RUN` makes a baseline"
+            ) from None
         wrong = [
             f"{path}: {'.'.join(map(str, one['loc'])) or 'file'}: {one['msg'][:200]}"
             for one in invalid.errors(include_url=False, include_context=False, include_input=False)[:5]

@@ -30,7 +30,7 @@ def collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Place
         if problem.filename is not None:
             raise
         # A write that failed knows no file name, and without one nobody knows where there is no room.
-        words = f"{problem.strerror}; make room, then go on with: uplift resume {run_id}"
+        words = f"{problem.strerror}; make room, then go on with: {places.command('resume', run_id)}"
         raise OSError(problem.errno, words, str(places.root)) from problem
 
 

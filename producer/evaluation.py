@@ -14,13 +14,13 @@ from aggregate.records import AttemptRecord
 from producer import grounds, session
 from producer.collect import collect, write
 from producer.display import Display
-from producer.places import Notes, Places
+from producer.places import Notes, Places, check_output
 from producer.plan import Plan
 from producer.reuse import Reuse, look_up
 from producer.session import Session
 from producer.stopping import stopper
 from producer.submit import submit
-from producer.watch import Watch
+from producer.watch import Interrupted, Watch
 from workers.server import check
 
 
@@ -50,6 +50,7 @@ def evaluate(plan: Plan, where: Surroundings) -> list[dict[str, Any]]:
 def prepare(plan: Plan, where: Surroundings) -> Reuse:
     """Everything that can fail before a server is needed: folders, cache, notes."""
     where.places.check_writable()
+    check_output(plan.options.output, several=len(plan.info(None).candidates) > 1)
     reuse = look_up(plan, time.time())
     where.places.write_notes(
         Notes(
@@ -77,13 +78,17 @@ def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None])
 
 def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, Any]]:
     """Watch a run to its end and collect it."""
-    with where.display as display, stopper(display.say, f"uplift resume {run_id}", where.stop) as stop:
+    go_on = where.places.command("resume", run_id)
+    with where.display as display, stopper(display.say, go_on, where.stop) as stop:
         if opened.local is not None:
             opened.local.say = display.say
         watch = Watch(
             opened.server, run_id, show=display.show, say=display.say, check=opened.check, stop=stop
         )
-        made = watch.follow()
+        try:
+            made = watch.follow()
+        except Interrupted:
+            raise Interrupted(run_id, go_on) from None
     return collect(opened.server.store, run_id, made, where.places)
 
 

@@ -77,7 +77,7 @@ def _at_home(run_id: str, places: Places) -> list[dict[str, Any]]:
     """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
     made = finished(places, run_id)
     if not made and places.embedded(run_id).is_dir():
-        raise Interrupted(run_id)
+        raise Interrupted(run_id, places.command("resume", run_id))
     if not made:
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
     return made

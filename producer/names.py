@@ -1,10 +1,12 @@
-"""Ids that come from outside, made safe before they become file names."""
+"""Names of files: where they go by default, and ids from outside, made safe before they become one."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 
+DEFAULT_STATE_ROOT = Path(".uplift")
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_REMAINS = 80
 

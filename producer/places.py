@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from aggregate.files import write_text
-from producer.names import check_run_id, file_name
+from producer.names import DEFAULT_STATE_ROOT, check_run_id, file_name
 
 
 class Unwritable(Exception):
@@ -37,6 +38,11 @@ class Places:
 
     root: Path
 
+    def command(self, verb: str, run_id: str) -> str:
+        """A command about a run, to be typed where this one was."""
+        where = "" if self.root == DEFAULT_STATE_ROOT else f" --state-root {shlex.quote(str(self.root))}"
+        return f"uplift {verb} {run_id}{where}"
+
     def artifact(self, run_id: str, candidate: str | None = None) -> Path:
         return self.root / "evaluations" / f"{_name(run_id, candidate)}.json"
 
@@ -60,14 +66,7 @@ class Places:
 
     def check_writable(self) -> None:
         """Create the state root and prove that files can be written there; raises Unwritable."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root):
-                pass
-        except OSError as problem:
-            raise Unwritable(
-                f"state root {self.root} cannot be written ({problem.strerror}); give another with --state-root"
-            ) from None
+        _check_folder(self.root, f"state root {self.root}", "--state-root")
 
     def write_notes(self, notes: Notes) -> None:
         folder = self.run(notes.run_id)
@@ -84,3 +83,21 @@ class Places:
 
 def _name(run_id: str, candidate: str | None) -> str:
     return file_name(run_id) if candidate is None else f"{file_name(run_id)}-{file_name(candidate)}"
+
+
+def check_output(path: Path | None, *, several: bool) -> None:
+    """Prove that artifacts can be written where `--output` says, before anything is paid for; raises Unwritable."""
+    if path is None:
+        return
+    if not several and path.is_dir():
+        raise Unwritable(f"--output {path} is a folder; give a file in it, such as {path / 'artifact.json'}")
+    _check_folder(path if several else path.parent, f"--output {path}", "--output")
+
+
+def _check_folder(folder: Path, what: str, flag: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise Unwritable(f"{what} cannot be written ({problem.strerror}); give another with {flag}") from None

@@ -114,7 +114,8 @@ def find(places: Places, run_id: str, broker: str | None) -> list[dict[str, Any]
         store.manifest(run_id)
         ended = store.artifacts(run_id)
         if ended is None:
-            raise NoReport(f"run {run_id} is not over; follow it with: uplift watch {run_id}")
+            follow = places.command("watch", run_id)
+            raise NoReport(f"run {run_id} is not over; follow it with: {follow}")
         return collect(store, run_id, ended, places)
 
 

@@ -19,6 +19,7 @@ def report_and_exit(
 ) -> NoReturn:
     """Print all artifacts of a run and leave with the worst exit code."""
     from aggregate.artifact_file import stdout_line
+    from aggregate.plain_text import plain
     from aggregate.standard_json import dumps
     from aggregate.verdict import exit_code
 
@@ -29,6 +30,8 @@ def report_and_exit(
             page = reports.page(places, artifact, several=len(artifacts) > 1)
             if page.exists():
                 sys.stderr.write(f"report: {page.absolute()}\n")
+    elif why := [one["reason"] for one in artifacts if one["verdict"] == "error"]:
+        sys.stderr.write("".join(f"uplift: {plain(reason, 600)}\n" for reason in dict.fromkeys(why)))
     for artifact in artifacts:
         typer.echo(dumps(artifact) if as_json else stdout_line(artifact))
     raise typer.Exit(max(exit_code(one["verdict"], one["decision"], gate) for one in artifacts))

@@ -62,7 +62,7 @@ def for_known_run(
     folder = places.embedded(run_id)
     if not folder.is_dir():
         raise UnknownRun(
-            f"no unfinished run {run_id!r} under {places.root}; `uplift runs` lists what is there, "
+            f"no run {run_id!r} under way under {places.root}; `uplift runs` lists what is there, "
             "and --broker URL looks on a server"
         )
     url = local.address(folder)

@@ -30,7 +30,7 @@ def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     if made := finished(places, run_id):
         return _over(run_id, made)
     if broker is None and places.embedded(run_id).is_dir() and local.address(places.embedded(run_id)) is None:
-        return {"run": run_id, "state": "interrupted", "next": f"uplift resume {run_id}"}
+        return {"run": run_id, "state": "interrupted", "next": places.command("resume", run_id)}
     with session.for_known_run(places, run_id, broker) as opened:
         return _under_way(opened.server, run_id)
 

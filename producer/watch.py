@@ -36,8 +36,8 @@ class RunLost(Exception):
 class Interrupted(Exception):
     """Somebody asked to stop, here or elsewhere; the run can be resumed."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"stopped; go on with: uplift resume {run_id}")
+    def __init__(self, run_id: str, go_on: str | None = None) -> None:
+        super().__init__(f"stopped; go on with: {go_on or f'uplift resume {run_id}'}")
 
 
 @dataclass

@@ -468,6 +468,19 @@ def test_the_environment_has_the_runs_own_wall_time_and_speed():
     assert made["environment"] == {"wall_seconds": 4.0, "attempts_per_second": 0.5, "hosts": 2}
 
 
+def test_two_runs_without_a_task_in_common_are_not_compared():
+    first, second = (both_arms({task: "pp"}, {task: "ff"}) for task in ("a", "b"))
+    with pytest.raises(ValueError, match="no task was judged in both runs"):
+        comparison.compare(first, second)
+
+
+def test_tasks_of_one_run_only_are_told():
+    first, second = both_arms({"a": "p", "b": "p"}, {}), both_arms({"b": "p", "c": "p"}, {})
+    assert (
+        "not in the difference by attempts: 2 of their tasks." in comparison.compare(first, second)["summary"]
+    )
+
+
 def test_two_runs_of_a_suite_are_compared_by_their_candidates():
     first = both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "p"})
     second = both_arms({"a": "p", "b": "p", "c": "p"}, {"a": "f"}, run_id="run-2")

@@ -79,6 +79,36 @@ def test_nothing_is_wider_than_the_terminal():
         assert max(len(line) for line in printed(records, width).splitlines()) <= width
 
 
+@pytest.mark.parametrize(
+    ("gate", "tasks", "words"),
+    [
+        ("decision", 3, "The gate is closed: it follows the decision, which is inconclusive (exit code 1)."),
+        ("decision", 20, "The gate is open: it follows the decision, which is improved."),
+        ("verdict", 3, ""),
+    ],
+)
+def test_a_gate_that_follows_the_decision_says_so_beside_the_verdict(gate, tasks, words):
+    """The baseline passes every third task: of three tasks that shows nothing yet, of twenty it does."""
+    candidate = {f"t{number}": "pp" for number in range(tasks)}
+    baseline = {name: "ff" if number % 3 else "pp" for number, name in enumerate(candidate)}
+    said = in_one_line(printed(both_arms(candidate, baseline), gate=gate))
+    assert "PASS delta +0.6" in said
+    assert words in said
+    assert ("The gate" in said) == bool(words)
+
+
+def test_numbers_and_their_nouns_agree():
+    assert "1 task compared, 1 attempt each" in in_one_line(printed(both_arms({"t": "p"}, {"t": "f"})))
+
+
+def test_money_is_told_of_this_run_and_promises_nothing():
+    """Passing more for no more is what happened here; only the decision says whether it would again."""
+    cost = {"spent_usd": 0.5, "wasted_usd": 0.0, "dominates": True, "cost_per_extra_pass": None}
+    assert (
+        sentences.spending({"cost": cost}) == "Spent $0.5; here the candidate passed more and cost no more."
+    )
+
+
 def test_a_simulated_or_mocked_model_is_never_taken_for_a_real_one():
     for model in ("sim", "sim:candidate=0.9", "mock"):
         text = in_one_line(printed(both_arms({"a": "p"}, {"a": "p"}, model=model)))

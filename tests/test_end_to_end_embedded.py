@@ -89,6 +89,13 @@ def test_the_exit_code_follows_the_verdict_and_a_failure_leaves_a_trace(folder):
     assert len(json.loads(trace.read_text())["failed_tasks"]) == 12
 
 
+def test_a_quiet_command_still_says_why_there_is_no_verdict(folder):
+    ended = uplift(*standalone(a_suite(folder), "--model", "sim:error=1", "--quiet"), cwd=folder)
+    assert (ended.code, ended.line["verdict"]) == (3, "error")
+    assert len(ended.err.splitlines()) == 1
+    assert "ended in error" in ended.err
+
+
 def test_every_planned_attempt_has_exactly_one_record_even_when_many_err(folder):
     model = "sim:baseline=0.5,candidate=0.5,error=0.3,seed=3"
     ended = uplift(*standalone(a_suite(folder, 10), "--model", model, "--pass-k", "3"), cwd=folder)
@@ -126,7 +133,7 @@ def test_the_first_interrupt_stops_new_attempts_and_resume_runs_only_the_rest(fo
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"uplift resume {run_id}" in err
+    assert f"uplift resume {run_id} --state-root {folder / 'state'}\n" in err
     assert not (folder / "state" / "evaluations").exists()
     ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder)
     left = int(next(line for line in ended.err.splitlines() if "attempts left" in line).split()[1])
@@ -199,6 +206,8 @@ def test_files_of_a_run_named_by_hostile_ids_stay_inside(folder):
         (["--broker", "redis://127.0.0.1:1/0"], 3, "the broker cannot be reached"),
         (["--broker", "redis://queue.internal/0"], 2, "without password or TLS"),
         (["--task", "tsak-1"], 2, "task-1"),
+        (["--mock", "--output", "skill"], 2, "--output skill is a folder; give a file in it"),
+        (["--mock", "--output", "suite.yaml/x.json"], 2, "--output suite.yaml/x.json cannot be written"),
     ],
 )
 def test_bad_input_is_one_line_with_the_remedy_and_writes_nothing(folder, words, code, says):

@@ -118,6 +118,8 @@ def test_with_several_candidates_one_must_be_chosen():
     with pytest.raises(NotBlessed, match="--candidate-id; the run has a, b"):
         blessing.choose(made, None)
     assert blessing.choose(made, "b") == made[1]
+    with pytest.raises(NotBlessed, match="one candidate, without an id; leave --candidate-id out"):
+        blessing.choose([{"verdict": "pass", "candidate_id": None}], "b")
 
 
 # Being compared with it
@@ -232,6 +234,7 @@ def test_candidates_that_meet_the_same_blessed_baseline_are_counted_where_a_cach
         ("[]", "file: "),
         ('{"format": "other"}', "format: Input should be 'uplift-baseline'"),
         ("{" * 5000, "Invalid JSON"),
+        ('{"truth_anchor": "x.json"}', "is the artifact of a run; `uplift bless RUN` makes a baseline"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_refused_with_its_place(tmp_path, text, says):

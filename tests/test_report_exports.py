@@ -34,6 +34,12 @@ def test_markdown_has_the_verdict_a_short_table_what_changed_and_a_folded_list()
     assert "| <code>b</code> | 2 of 2 | 2 of 2 | +0 points |" in folded
 
 
+def test_markdown_of_a_closed_gate_is_marked_as_failed_whatever_the_verdict():
+    records = both_arms({"a": "pp", "b": "pp"}, {"a": "ff", "b": "pp"})
+    marks = {gate: markdown.text(a_run(records, gate=gate)).split()[1] for gate in ("verdict", "decision")}
+    assert marks == {"verdict": "✅", "decision": "❌"}
+
+
 def test_markdown_from_hostile_texts_holds_no_tag_link_mention_or_cell_that_is_not_ours():
     text = markdown.text(hostile_material())
     tags = set(re.findall(r"<[^>]*>", text))

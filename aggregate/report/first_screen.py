@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aggregate import sentences
-from aggregate.number_formats import in_points, number, rate, usd
+from aggregate.number_formats import in_points, number, rate, shown, usd
 from aggregate.plain_text import plain
 from aggregate.report import charts
 from aggregate.report.material import Material, units
 from aggregate.run_info import BASELINE
-from aggregate.tables import ROWS, shown
+from aggregate.tables import ROWS
 
 Artifact = Mapping[str, Any]
 _NAME = 80
@@ -53,7 +53,7 @@ def view(material: Material) -> dict[str, Any]:
         "pass_curves": charts.pass_curves(artifact) if ran else None,
         "pass_table": _pass_table(artifact) if ran else [],
         "cost_chart": charts.cost_quality(artifact) if ran else None,
-        "cost_sentence": _cost(artifact) if ran else "",
+        "cost_sentence": sentences.spending(artifact) if ran else "",
         "consistency": _consistency(artifact) if ran else [],
         "groups": list(_groups(artifact)) if ran else [],
         "judges": _judges(artifact) if ran else None,
@@ -84,7 +84,13 @@ def _sentences(artifact: Artifact) -> list[str]:
     head, _, rest = decided.partition(": ")
     if rest and head == headline(artifact):
         decided = f"{rest[0].upper()}{rest[1:]}"
-    said = (sentences.failed(artifact), sentences.found(artifact), decided, sentences.triggered(artifact))
+    said = (
+        sentences.failed(artifact),
+        sentences.gated(artifact),
+        sentences.found(artifact),
+        decided,
+        sentences.triggered(artifact),
+    )
     # A number and its sign stay together at the end of a line.
     return [plain(sentence, 800).replace(" %", "\u00a0%") for sentence in said if sentence]
 
@@ -173,18 +179,6 @@ def _pass_table(artifact: Artifact) -> list[tuple[str, ...]]:
         (str(count), *(shown(curve.get(str(count)), rate) for curve in curves))
         for count in attempts[:_LISTED]
     ]
-
-
-def _cost(artifact: Artifact) -> str:
-    cost = artifact["cost"]
-    said = f"Spent {shown(cost['spent_usd'], usd)}"
-    if cost["wasted_usd"]:
-        said += f", of it {usd(cost['wasted_usd'])} on {cost['wasted_attempts']} repeated attempts"
-    if cost["dominates"]:
-        said += "; the candidate is better and no dearer"
-    elif cost["cost_per_extra_pass"] is not None:
-        said += f"; each extra pass costs {usd(cost['cost_per_extra_pass'])}"
-    return said + "."
 
 
 def _consistency(artifact: Artifact) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from aggregate.files import write_text
-from aggregate.number_formats import in_points, points, rate, usd
+from aggregate.number_formats import in_points, points, rate, shown, usd
 from aggregate.plain_text import plain
 from aggregate.report.first_screen import headline, metrics
 from aggregate.report.material import Material, Unit, units
-from aggregate.tables import shown
+from aggregate.verdict import exit_code
 
 SHOWN_CHANGES = 15
 SHOWN_TASKS = 300  # GitHub cuts a step summary at 1 MiB and a comment at 65,536 characters
@@ -26,8 +26,9 @@ def text(material: Material) -> str:
     artifact = material.artifact
     name = escaped(artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"])
     verdict = artifact["verdict"]
+    closed = verdict == "pass" and exit_code(verdict, artifact["decision"], artifact["gate"])
     lines = [
-        f"### {_MARKS[verdict]} {name}: {headline(artifact).lower()} ({verdict})",
+        f"### {_MARKS['fail' if closed else verdict]} {name}: {headline(artifact).lower()} ({verdict})",
         "",
         escaped(artifact["summary"], 2000),
         "",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aggregate.number_formats import counted
 from producer.commands.flags import DEFAULT_STATE_ROOT, Insecure, Json
 
 if TYPE_CHECKING:
@@ -96,4 +97,4 @@ def _show(settings: list[Setting], checks: list[Check]) -> None:
             typer.echo(f"  {'':7}  {'':{width}}  → {check.remedy}")
     problems = sum(check.status == "problem" for check in checks)
     warnings = sum(check.status == "warning" for check in checks)
-    typer.echo(f"{problems} problems, {warnings} warnings", err=True)
+    typer.echo(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}", err=True)

@@ -314,7 +314,7 @@ def _run(
             with for_new_run(places, plan.run_id, url, in_flight=in_flight) as opened:
                 evaluation.begin(plan, reuse, opened, where.display.say)
         typer.echo(plan.run_id)
-        typer.echo(f"uplift: follow it with: uplift watch {plan.run_id}", err=True)
+        typer.echo(f"uplift: follow it with: {places.command('watch', plan.run_id)}", err=True)
         return
     artifacts = evaluation.evaluate(plan, where)
     report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)

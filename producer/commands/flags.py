@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from producer.names import DEFAULT_STATE_ROOT as DEFAULT_STATE_ROOT
+
 StateRoot = Annotated[
     Path,
     typer.Option(
@@ -60,4 +62,3 @@ ConfigFile = Annotated[
         help="Settings to use. [default: UPLIFT_CONFIG, or the nearest uplift.toml or pyproject.toml]",
     ),
 ]
-DEFAULT_STATE_ROOT = Path(".uplift")

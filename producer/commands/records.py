@@ -42,10 +42,9 @@ def aggregate(
     from producer.results import report_and_exit
 
     places = Places(state_root)
-    made = aggregate_file(records, places, output=output, margin=margin)
-    report_and_exit(
-        made, places, gate=one_of("--gate", gate, ("verdict", "decision")), quiet=quiet, as_json=as_json
-    )
+    chosen = one_of("--gate", gate, ("verdict", "decision"))
+    made = aggregate_file(records, places, output=output, margin=margin, gate=chosen)
+    report_and_exit(made, places, gate=chosen, quiet=quiet, as_json=as_json)
 
 
 def compare(
