@@ -24,6 +24,7 @@ except ImportError as missing:
     ) from None
 
 DEFAULT_MAX_TOKENS = 8192
+NO_KEY = "anthropic has no key; set ANTHROPIC_API_KEY where the worker runs"
 
 
 class Anthropic:
@@ -47,8 +48,9 @@ class Anthropic:
         except anthropic.APIConnectionError as broken:
             raise ModelBusy(message(f"no connection: {broken.__cause__ or broken}")) from None
         except (anthropic.AnthropicError, TypeError, ValueError) as wrong:
-            # Without a key the SDK raises TypeError before it sends anything.
-            raise ModelFailed(message(f"{type(wrong).__name__}: {wrong}"), hopeless=True) from None
+            # Without a key the SDK raises TypeError before it sends anything, and does not name the variable.
+            text = f"{type(wrong).__name__}: {wrong}" if has_key() else NO_KEY
+            raise ModelFailed(message(text), hopeless=True) from None
         return priced(_completion(response.http_response.content), f"anthropic:{self.name}", self.settings)
 
     async def close(self) -> None:

@@ -23,6 +23,8 @@ except ImportError as missing:
         hopeless=True,
     ) from None
 
+NO_KEY = "openai has no key; set OPENAI_API_KEY where the worker runs"
+
 
 class OpenAI:
     """One client and its connections, for one model; use it on one event loop only."""
@@ -45,7 +47,8 @@ class OpenAI:
         except openai.APIConnectionError as broken:
             raise ModelBusy(message(f"no connection: {broken.__cause__ or broken}")) from None
         except (openai.OpenAIError, TypeError, ValueError) as wrong:
-            raise ModelFailed(message(f"{type(wrong).__name__}: {wrong}"), hopeless=True) from None
+            text = f"{type(wrong).__name__}: {wrong}" if has_key() or self._base_url() else NO_KEY
+            raise ModelFailed(message(text), hopeless=True) from None
         return priced(_completion(response.http_response.content), f"openai:{self.name}", self.settings)
 
     async def close(self) -> None:
