@@ -96,10 +96,11 @@ def decided(artifact: Mapping[str, Any]) -> str:
     sure = level_text(interval["level"])
     margin = f"{100 * artifact['margin']:.3g} points"
     between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
+    where = "tasks like these" if interval["n"] > 1 else "this one task"
     words = {
-        "improved": f"Improved: on tasks like these the true difference lies {between}.",
+        "improved": f"Improved: on {where} the true difference lies {between}.",
         "no_worse": f"No worse (margin {margin}): the true difference lies {between}.",
-        "worse": f"Worse: on tasks like these the true difference lies {between}.",
+        "worse": f"Worse: on {where} the true difference lies {between}.",
         "inconclusive": f"Inconclusive: the true difference may be anything {between}.",
     }
     return words[artifact["decision"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
@@ -32,9 +33,21 @@ def report_and_exit(
                 sys.stderr.write(f"report: {page.absolute()}\n")
     elif why := [one["reason"] for one in artifacts if one["verdict"] == "error"]:
         sys.stderr.write("".join(f"uplift: {plain(reason, 600)}\n" for reason in dict.fromkeys(why)))
-    for artifact in artifacts:
-        typer.echo(dumps(artifact) if as_json else stdout_line(artifact))
+    _print([dumps(artifact) if as_json else stdout_line(artifact) for artifact in artifacts])
     raise typer.Exit(max(exit_code(one["verdict"], one["decision"], gate) for one in artifacts))
+
+
+def _print(lines: list[str]) -> None:
+    """Standard output may be closed or full by now; what was paid for is in the artifact, and the gate stands."""
+    try:
+        for line in lines:
+            typer.echo(line)
+        sys.stdout.flush()
+    except OSError as problem:
+        # Python flushes what is left once more at its end, and would end with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(problem, BrokenPipeError):
+            raise OSError(problem.errno, problem.strerror, "standard output") from None
 
 
 def show_table(artifacts: Sequence[dict[str, Any]]) -> None:

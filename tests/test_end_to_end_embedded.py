@@ -276,3 +276,27 @@ def test_the_baseline_is_asked_once_a_week_and_only_for_what_changed(folder):
         old["created"] -= 7 * 24 * 3600
         entry.write_text(json.dumps(old))
     assert asked("--model", "sim") == every_arm
+
+
+@pytest.mark.parametrize(
+    ("taken", "code", "says"), [("closed", 0, ""), ("full", 3, "standard output: No space")]
+)
+def test_an_output_that_nobody_takes_changes_no_verdict(folder, taken, code, says):
+    """A reader such as `head` that has enough is no failure; a disk without room is, and never one of the skill."""
+    words = standalone(a_suite(folder), "--mock", "--quiet")
+    out = lost(taken)
+    process = start_uplift(*words, cwd=folder, stdout=out)
+    os.close(out)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert says in err
+    assert "Traceback" not in err
+    assert the_artifact(folder)["verdict"] == "pass"
+
+
+def lost(taken):
+    if taken == "full":
+        return os.open("/dev/full", os.O_WRONLY)
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
