@@ -126,7 +126,11 @@ class _Candidate:
             return []
         kept = _units(comparison.in_both(self.all_units))
         known = _units(self.all_units)
-        known |= {(task.id, model) for task in self.info.tasks for model in self.info.models}
+        # Without a plan, as of merged runs, a task need not have been meant for every model.
+        met = {task for task, _ in known} if self.info.planned_attempts is None else set()
+        known |= {
+            (task.id, model) for task in self.info.tasks for model in self.info.models if task.id not in met
+        }
         return [{"task_id": task, "model": model} for task, model in sorted(known - kept)]
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from aggregate.stats import (
     sign_flip_test,
     tasks_needed,
 )
-from aggregate.verdict import MARGIN, decision
+from aggregate.verdict import MARGIN, ArmErrors, decision
 
 UNIT = ["task", "model"]
 _PAIRED = ["passed", "passes", "n_judged", "pass_rate", "score", "impl_rate"]
@@ -94,7 +94,7 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
     """Every difference between the arms of `units`; the pass rates cover all that each arm was judged on."""
     both = in_both(paired)
     passes = counts(both)
-    suite_like = delta_interval(*passes, level=level)
+    suite_like = _settled(delta_interval(*passes, level=level))
     candidate_rate = _rounded(paired["candidate_passed"].mean())
     baseline_rate = _rounded(paired["baseline_passed"].mean())
     flips = sign_flip_test((both["candidate_pass_rate"] - both["baseline_pass_rate"]).to_numpy())
@@ -113,7 +113,7 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
             both["candidate_pass_rate"].mean(), both["baseline_pass_rate"].mean()
         ),
         tasks_like_these=suite_like,
-        exactly_this_suite=fixed_suite_interval(*passes, level=level),
+        exactly_this_suite=_settled(fixed_suite_interval(*passes, level=level)),
         p_value=flips.two_sided,
         p_value_greater=flips.greater,
         mcnemar_p_value=mcnemar_exact(lost, won) if len(both) else math.nan,
@@ -244,7 +244,9 @@ def compare(
     compared = compare_units(paired, level=level)
     if not compared.n_pairs:
         raise ValueError("no task was judged in both runs, so there is nothing to compare")
-    made = decision(compared.tasks_like_these, margin)
+    made = decision(
+        compared.tasks_like_these, margin, {"first-run": _errors(first), "second-run": _errors(second)}
+    )
     told = {
         **block(compared),
         "decision": made.decision,
@@ -262,6 +264,10 @@ def compare(
         sentences.simulated(result),
     )
     return {**result, "summary": " ".join(filter(None, said))}
+
+
+def _errors(tasks: pd.DataFrame) -> ArmErrors:
+    return ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
 
 
 def _alone(dropped: int) -> str:
@@ -283,6 +289,11 @@ def _one_arm(made: frames.Frames) -> pd.DataFrame:
 def _difference(both: pd.DataFrame, column: str) -> float:
     known = (both[f"candidate_{column}"] - both[f"baseline_{column}"]).dropna()
     return float(known.mean()) if len(known) else math.nan
+
+
+def _settled(interval: Interval) -> Interval:
+    """Thirds that cancel out leave a difference of 1e-17, which is none."""
+    return replace(interval, estimate=round(interval.estimate, 12) + 0.0)
 
 
 def _rounded(rate: float) -> float:

@@ -46,7 +46,8 @@ def block(
     their cost here and count nothing towards `spent_usd`.
     """
     mine, other = arms.get(arm, {}), arms.get("baseline", {})
-    dearer = (mine.get("mean_cost_per_task"), other.get("mean_cost_per_task"), compared.attempt_delta)
+    # Of an attempt, as the difference is: a task's k attempts would make an extra pass k times as dear.
+    dearer = (mine.get("mean_cost_per_attempt"), other.get("mean_cost_per_attempt"), compared.attempt_delta)
     known = attempts.dropna(subset=["cost_usd"])
     by_model = known.groupby("model", sort=True)["cost_usd"].sum()
     return {

@@ -47,7 +47,8 @@ def _std(values: pd.Series[float]) -> float:
     known = values.dropna()
     if len(known) < 2:
         return float("nan")
-    return 0.0 if known.min() == known.max() else float(known.std(ddof=1))
+    with np.errstate(over="ignore"):
+        return 0.0 if known.min() == known.max() else float(known.std(ddof=1))
 
 
 def _sum(values: pd.Series[float]) -> float:
@@ -65,6 +66,12 @@ def _count(column: str) -> Callable[[Group], float]:
 
 def _rate(column: str) -> Callable[[Group], float]:
     return lambda group: _mean(group.tasks[column])
+
+
+def _cost_per_task(group: Group) -> float:
+    """Mean over tasks; one with an answer of unknown price has no known cost, while an error's is nothing."""
+    tasks = group.tasks
+    return _mean(tasks["cost_usd"].where(tasks["n_cost_known"] >= tasks["n"] - tasks["n_errors"]))
 
 
 def _describe(column: str) -> tuple[Metric, ...]:
@@ -106,7 +113,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("cop", _cop, "usd", biased=True),
     Metric("consistency", _consistency, "number", biased=True),
     Metric("mean_cost_per_attempt", lambda group: _mean(group.attempts["cost_usd"]), "usd"),
-    Metric("mean_cost_per_task", _rate("cost_usd"), "usd"),
+    Metric("mean_cost_per_task", _cost_per_task, "usd"),
     Metric("total_cost", lambda group: _sum(group.tasks["cost_usd"]), "usd"),
     Metric("n_cost_known", _count("n_cost_known"), "count"),
     Metric("judge_cost", lambda group: _sum(group.attempts["judge_cost_usd"]), "usd"),

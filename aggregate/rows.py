@@ -65,6 +65,9 @@ _JUDGMENT = itemgetter(
 _BILLED = itemgetter("cost_usd", "input_tokens", "output_tokens")
 _CRITERION = itemgetter("name", "achieved", "max_points")
 
+# Places in an attempt's row, whose first five are its key.
+_TIER, _JUDGE, _OUTCOME, _COST, _TURNS = 5, 6, 7, 14, 20
+
 # A judged outcome wins over one that was not, when an attempt has two records.
 _RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
 
@@ -83,6 +86,7 @@ class Measured:
     snapshot: Snapshot | None
     cost_usd: float | None
     turns: int | None
+    timed_out: bool = False
 
 
 class Bundle(NamedTuple):
@@ -122,7 +126,39 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
             collected.unknown_arms[record.arm] += 1
     collected.bundles.sort(key=attrgetter("key"))
     _drop_duplicates(collected)
+    _label(collected.bundles)
     return collected
+
+
+def _label(bundles: list[Bundle]) -> None:
+    """Give records without a tier or judge those of their task's others: a time-out has no judgment to name it.
+
+    A benchmark that timed out measured nothing, and counts as failed.
+    """
+    tiers: dict[str, str] = {}
+    judges: dict[str, str] = {}
+    for bundle in bundles:
+        task, row = bundle.key[0], bundle.attempt
+        if row[_TIER] is not None:
+            tiers.setdefault(task, row[_TIER])
+        if row[_JUDGE] is not None:
+            judges.setdefault(task, row[_JUDGE])
+    for number, bundle in enumerate(bundles):
+        task, row = bundle.key[0], bundle.attempt
+        tier, judge = row[_TIER] or tiers.get(task), row[_JUDGE] or judges.get(task)
+        measured = bundle.measured
+        if measured is None and judge == "benchmark" and row[_OUTCOME] == "timeout":
+            measured = _timed_out(bundle)
+        if (tier, judge, measured) != (row[_TIER], row[_JUDGE], bundle.measured):
+            bundles[number] = bundle._replace(
+                attempt=(*row[:_TIER], tier, judge, *row[_OUTCOME:]), measured=measured
+            )
+
+
+def _timed_out(bundle: Bundle) -> Measured:
+    (task, model, arm, attempt, _), row = bundle.key, bundle.attempt
+    cost, turns = row[_COST], row[_TURNS]
+    return Measured(task, model, arm, attempt, False, (), None, None, cost, turns, timed_out=True)
 
 
 def _drop_duplicates(collected: Collected) -> None:
@@ -130,7 +166,7 @@ def _drop_duplicates(collected: Collected) -> None:
     for bundle in collected.bundles:
         if kept and kept[-1].key == bundle.key:
             collected.duplicates += 1
-            kept[-1] = min(kept[-1], bundle, key=lambda one: (_RANK[one.attempt[7]], repr(one)))
+            kept[-1] = min(kept[-1], bundle, key=lambda one: (_RANK[one.attempt[_OUTCOME]], repr(one)))
         else:
             kept.append(bundle)
     collected.bundles = kept

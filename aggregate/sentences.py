@@ -103,6 +103,8 @@ def decided(artifact: Mapping[str, Any]) -> str:
         "worse": f"Worse: on {where} the true difference lies {between}.",
         "inconclusive": f"Inconclusive: the true difference may be anything {between}.",
     }
+    if artifact["decision"] == "inconclusive" and (bounds["low"] > 0 or bounds["high"] < 0):
+        return f"Inconclusive: {plain(artifact['decision_reason'], 400)}."  # not for the interval's sake
     return words[artifact["decision"]]
 
 
@@ -144,7 +146,7 @@ def power(artifact: Mapping[str, Any]) -> str:
     limit = (
         f"cannot show less than ±{100 * smallest:.0f} points"
         if smallest is not None
-        else f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to rely on, whatever the difference"
+        else f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to count on a clear answer"
     )
     return f"{noun} {limit}; {_advice(needed, target)}."
 

@@ -111,14 +111,17 @@ def task_payload(
     snapshot: Snapshot | None = None,
     cost_usd: float | None = None,
     turns: float | None = None,
+    *,
+    timed_out: bool = False,
 ) -> dict[str, Any]:
     """All that is kept of one benchmark task: speedups, test and snapshot summaries, success.
 
     A snapshot was declared if there is one; one whose status is not "passed" failed, also when it is missing.
+    A time-out failed, too.
     """
     pytest_failed = tests is not None and tests.failed + tests.errored > tests.oracle_failed
     snapshot_failed = snapshot is not None and (snapshot.status != "passed" or snapshot.pass_to_fail > 0)
-    failed = pytest_failed or snapshot_failed
+    failed = pytest_failed or snapshot_failed or timed_out
     return {
         **compute_advantage(benchmarks, failed),
         "pytest_summary": tests.model_dump() if tests is not None else None,

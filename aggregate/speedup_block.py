@@ -50,7 +50,9 @@ def _summary(tasks: dict[str, list[Measured]]) -> dict[str, Any]:
 
 
 def _payload(one: Measured) -> dict[str, Any]:
-    payload = task_payload(one.benchmarks, one.tests, one.snapshot, one.cost_usd, one.turns)
+    payload = task_payload(
+        one.benchmarks, one.tests, one.snapshot, one.cost_usd, one.turns, timed_out=one.timed_out
+    )
     return {"attempt": one.attempt, "passed": one.passed, **payload}
 
 

@@ -169,7 +169,10 @@ def consensus(values: Iterable[float | None]) -> float:
 def mean_known(values: Iterable[float | None]) -> float:
     """Mean of the values that are known; NaN when none is."""
     given = [float(value) for value in values if value is not None and not math.isnan(value)]
-    return math.fsum(given) / len(given) if given else math.nan
+    try:
+        return math.fsum(given) / len(given) if given else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def compute_cop(mean_cost: float | None, pass_rate: float | None) -> float:
@@ -200,21 +203,27 @@ def cost_weighted_advantage(mean_advantage: float | None, mean_cost: float | Non
     return advantage / cost if cost != 0 else 0.0
 
 
+_NOISE = 1e-9  # sums of the same prices in another order differ by less, prices and rates by more
+
+
 def cost_per_extra_pass(
     candidate_cost: float | None, baseline_cost: float | None, attempt_delta: float | None
 ) -> float:
-    """Extra USD per task for each additional pass; NaN unless the candidate is both better and dearer.
+    """Extra USD for each additional pass, from costs of an attempt; NaN unless the candidate is both better and dearer.
 
     The incremental cost-effectiveness ratio (Drummond et al., Methods for the Economic Evaluation of Health
     Care Programmes, 2015).
     """
-    extra, gain = _number(candidate_cost) - _number(baseline_cost), _number(attempt_delta)
-    return extra / gain if extra > 0 and gain > 0 else math.nan
+    mine, other, gain = _number(candidate_cost), _number(baseline_cost), _number(attempt_delta)
+    if math.isclose(mine, other, rel_tol=_NOISE):
+        return math.nan
+    return (mine - other) / gain if mine > other and gain > _NOISE else math.nan
 
 
 def dominates(candidate_cost: float | None, baseline_cost: float | None, attempt_delta: float | None) -> bool:
     """Better and no dearer: there is no price to weigh. False while a number is unknown."""
-    return _number(candidate_cost) <= _number(baseline_cost) and _number(attempt_delta) > 0
+    mine, other = _number(candidate_cost), _number(baseline_cost)
+    return (mine <= other or math.isclose(mine, other, rel_tol=_NOISE)) and _number(attempt_delta) > _NOISE
 
 
 def _number(value: float | None) -> float:

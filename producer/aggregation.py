@@ -20,10 +20,16 @@ def aggregate_file(
     path: Path, places: Places, *, output: Path | None, margin: float, gate: Gate = "verdict"
 ) -> list[dict[str, Any]]:
     """Artifacts, summary and tables from a JSONL file, which is read once and never held in memory."""
+    if not 0 <= margin < 1:
+        raise InvalidOption(f"--margin is {margin}; give a number from 0 to 1")
     places.check_writable()
     observer = Observer()
     collected = frames.collect(observer.watch(read_jsonl(path)))
     info = observer.info().model_copy(update={"margin": margin, "gate": gate})
+    if output is None and places.has_notes(info.run_id):
+        raise InvalidOption(
+            f"{info.run_id} is a run of {places.root} and has its artifact there; give --output or another --state-root"
+        )
     check_output(output, several=len(info.candidates) > 1)
     made = artifact.from_frames(info, collected)
     notes = Notes(run_id=info.run_id, output=str(output) if output else None)

@@ -73,6 +73,10 @@ class Places:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(notes.model_dump_json(), folder / "notes.json")
 
+    def has_notes(self, run_id: str) -> bool:
+        """Whether a run of this id was started here."""
+        return (self.root / "runs" / file_name(run_id) / "notes.json").exists()
+
     def notes(self, run_id: str) -> Notes:
         """Notes of a run that was started elsewhere are empty."""
         try:

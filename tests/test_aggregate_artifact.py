@@ -122,6 +122,90 @@ def test_only_pairs_are_compared_and_the_others_are_named():
     assert "3 pairs were dropped: no judged attempt in both arms" in made["warnings"]
 
 
+def test_merged_runs_of_other_tasks_with_other_models_lack_no_pair():
+    """Two tasks on one model and two on another: nobody meant all four for both."""
+    first = both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}, model="m1", run_id="r1")
+    second = both_arms({"c": "p", "d": "p"}, {"c": "p", "d": "f"}, model="m2", run_id="r2")
+    made = built([*first, *second])
+    assert (made["n_pairs"], made["n_dropped"], made["warnings"]) == (4, 0, [])
+
+
+def test_a_time_out_belongs_to_its_tasks_judge_and_tier_though_nobody_judged_it():
+    """Task a passes in both arms, b times out in the candidate: half of its tasks, in every grouping."""
+    contains = {"judgments": [{"judge": "contains", "passed": True, "score": 1.0}]}
+    records = [
+        *(a_record("a", arm, tier="T1", **contains) for arm in ("candidate", "baseline")),
+        a_record("b", "baseline", tier="T1", **contains),
+        a_record("b", "candidate", outcome="timeout", score=0.0),
+    ]
+    made = built(records)
+    for group in (made["by_judge"]["contains"], made["by_tier"]["T1"]):
+        assert group["execution_pass_rate"] == group["arms"]["candidate"]["pass_rate"] == 0.5
+
+
+def test_a_benchmark_that_times_out_is_a_failed_one():
+    """Speedup 4 on a and none on b, which falls back to the baseline's: (4 + 1) / 2, half of them a success."""
+    four = {"benchmarks": [{"name": "m.f", "nop_median": 4.0, "agent_median": 1.0}]}
+    judged = {"judgments": [{"judge": "benchmark", "passed": True, "score": 1.0, **four}]}
+    records = [
+        a_record("a", **judged),
+        a_record("b", outcome="timeout", score=0.0),
+        *(a_record(task, "baseline", **judged) for task in ("a", "b")),
+    ]
+    (found,) = built(records)["speedups"]["candidate"].values()
+    assert (found["n"], found["mean_speedup"]) == (2, 2.5)
+    assert (found["mean_success_rate"], found["accuracy"]) == (0.5, 0.5)
+
+
+def test_an_extra_pass_is_priced_by_attempts_however_many_a_task_has():
+    """Four tasks, five attempts: $0.20 more buys 8 passes more."""
+    tasks = ("a", "b", "c", "d")
+    records = [
+        *both_arms(dict.fromkeys(tasks, "ppppf"), {}, completion={"cost_usd": 0.03}),
+        *both_arms({}, dict.fromkeys(tasks, "ppfff"), completion={"cost_usd": 0.02}),
+    ]
+    assert built(records)["cost"]["cost_per_extra_pass"] == pytest.approx(0.20 / 8)
+
+
+def test_thirds_that_cancel_out_are_no_gain_and_have_no_price():
+    """3/3 against 2/3 and 0/3 against 1/3: as many passes in both arms."""
+    for mine, other in ((0.02, 0.01), (0.01, 0.02)):
+        made = built(
+            [
+                *both_arms({"a": "ppp", "b": "fff"}, {}, completion={"cost_usd": mine}),
+                *both_arms({}, {"a": "ppf", "b": "pff"}, completion={"cost_usd": other}),
+            ]
+        )
+        assert made["attempt_delta"] == 0.0
+        assert (made["cost"]["cost_per_extra_pass"], made["cost"]["dominates"]) == (None, False)
+
+
+def test_an_unknown_price_makes_nobody_cheaper():
+    """The candidate's known price is 0.03 an attempt against 0.02: dearer, though its known sum is less."""
+    tasks = ("a", "b", "c", "d")
+    known = both_arms(dict.fromkeys(tasks, "p"), {}, completion={"cost_usd": 0.03})
+    unknown = [
+        record.model_copy(update={"attempt": 2, "completion": None})
+        for record in both_arms(dict.fromkeys(tasks, "p"), {})
+    ]
+    made = built(
+        [*known, *unknown, *both_arms({}, dict.fromkeys(tasks, "pf"), completion={"cost_usd": 0.02})]
+    )
+    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_task"] is None
+    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_attempt"] == pytest.approx(0.03)
+    assert made["cost"]["dominates"] is False
+
+
+def test_numbers_at_the_end_of_their_range_are_no_exception_and_no_noise():
+    fast = {"benchmarks": [{"name": "m.f", "nop_median": 1e8, "agent_median": 1e-300}]}
+    judged = {"judgments": [{"judge": "benchmark", "passed": True, "score": 1.0, **fast}]}
+    made = built([a_record(task, arm, **judged) for task in ("a", "b") for arm in ("candidate", "baseline")])
+    assert made["verdict"] == "pass"
+    points = [{"name": "c", "achieved": number, "max_points": 1e-200} for number in (1.0, 2.0)]
+    judged = [{"judgments": [{"judge": "llm-rubric", "passed": True, "criteria": [one]}]} for one in points]
+    built([a_record("a", attempt=number, **one) for number, one in enumerate(judged, 1)])
+
+
 def test_more_than_five_percent_errors_in_an_arm_are_an_error_and_inconclusive():
     candidate = many("p", 19) | {"task-19": "e"}
     made = built(both_arms(candidate, many("f", 20)), weak_baseline="warn")
@@ -472,6 +556,16 @@ def test_two_runs_without_a_task_in_common_are_not_compared():
     first, second = (both_arms({task: "pp"}, {task: "ff"}) for task in ("a", "b"))
     with pytest.raises(ValueError, match="no task was judged in both runs"):
         comparison.compare(first, second)
+
+
+def test_two_runs_of_which_one_had_an_outage_are_not_decided():
+    """Of 100 tasks the second run judged the 20 that the first failed; an outage is never an improvement."""
+    names = [f"t{number}" for number in range(100)]
+    first = both_arms({name: "f" if number < 20 else "p" for number, name in enumerate(names)}, {})
+    second = both_arms({name: "p" if number < 20 else "e" for number, name in enumerate(names)}, {})
+    made = comparison.compare(first, second)
+    assert made["decision"] == "inconclusive"
+    assert "80 of 100 second-run attempts ended in error" in made["summary"]
 
 
 def test_tasks_of_one_run_only_are_told():
