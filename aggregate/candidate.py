@@ -31,6 +31,7 @@ from aggregate.verdict import ArmErrors, BaselineKind, Verdict, decision, error_
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
 _SHOWN_FLAKY = 20
+_UNEVEN = 1.2  # errors take a few attempts from an arm
 
 
 @dataclass(frozen=True)
@@ -300,6 +301,7 @@ def _weighted_advantage(one: _Candidate) -> float | None:
 def _warnings(one: _Candidate) -> list[str]:
     dropped = len(one.dropped)
     found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
+    found += _uneven(one)
     found += groups.too_many(one.tasks).values()
     for arm, block in one.consistency.items():
         words = consistency_block.flaky_words(block, _SHOWN_FLAKY)
@@ -307,6 +309,16 @@ def _warnings(one: _Candidate) -> list[str]:
         if block is not None and (more := len(block["flaky_tasks"]) - len(words)):
             found.append(f"flaky tasks in {arm}: {more} more; see flaky_tasks")
     return found
+
+
+def _uneven(one: _Candidate) -> list[str]:
+    """Whoever has more attempts passes more tasks by luck, since one pass is enough."""
+    both = comparison.in_both(one.all_units)
+    mine, other = int(both["candidate_n_judged"].sum()), int(both["baseline_n_judged"].sum())
+    if one.curtailed or max(mine, other) <= _UNEVEN * min(mine, other):
+        return []
+    words = f"{mine} judged attempts of {plain(one.arm)} against {other} of the baseline on the same tasks"
+    return [f"{words}: more attempts pass more tasks; compare the attempts passed"]
 
 
 def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:

@@ -47,7 +47,12 @@ def in_points(value: float) -> str:
 
 def seconds(value: float) -> str:
     """Milliseconds as seconds."""
-    return f"{value / 1000:.3g} s"
+    return f"{value / 1000:.3g} s" if value < 1_000_000 else f"{value / 1000:,.0f} s"
+
+
+def p_value(value: float) -> str:
+    """A p-value to two places, and never a zero that it is not."""
+    return f"{value:.2f}" if value >= 0.01 else "<0.01"
 
 
 def level_text(level: float) -> str:

@@ -58,7 +58,8 @@ def triggered(artifact: Mapping[str, Any]) -> str:
         )
     if block["false_trigger_rate"] is not None:
         wrong = _of(block["false_trigger_tasks"], "in")
-        parts.append(f"in {_percent(block['false_trigger_rate'])} of those that should not{wrong}")
+        whose = "those" if parts else "attempts"
+        parts.append(f"in {_percent(block['false_trigger_rate'])} of {whose} that should not{wrong}")
     return f"The skill was invoked {' and '.join(parts)}."
 
 
@@ -142,9 +143,9 @@ def power(artifact: Mapping[str, Any]) -> str:
     smallest, wanted = artifact["min_detectable_effect"], needed["effect"]
     target = f"{100 * wanted:.3g}"
     if smallest is not None and smallest <= wanted:
-        return f"{noun} can show differences from ±{100 * smallest:.0f} points on."
+        return f"{noun} can show differences from ±{_whole(100 * smallest)} points on."
     limit = (
-        f"cannot show less than ±{100 * smallest:.0f} points"
+        f"cannot show less than ±{_whole(100 * smallest)} points"
         if smallest is not None
         else f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to count on a clear answer"
     )
@@ -194,4 +195,9 @@ def _capital(text: str) -> str:
 
 
 def _percent(rate: float) -> str:
-    return f"{100 * rate:.3g} %"
+    short = f"{100 * rate:.3g}"
+    return f"{short if short != '100' or rate == 1 else f'{100 * rate:.5g}'} %"
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if value >= 1 else f"{value:.1g}"

@@ -21,6 +21,7 @@ from aggregate.number_formats import (
     in_points,
     level_text,
     number,
+    p_value,
     points,
     rate,
     seconds,
@@ -220,7 +221,7 @@ def _changes(
             Text(
                 shown(change["candidate_pass_rate"], rate), "green" if change["change"] == "better" else "red"
             ),
-            shown(change["adjusted_p_value"], number),
+            shown(change["adjusted_p_value"], p_value),
         )
     yield table
     if len(changes) > SHOWN_TASKS:
@@ -251,7 +252,7 @@ def _flaky(artifact: Artifact) -> Iterable[str]:
         if not ranges:
             continue
         shown_tasks = [
-            f"{plain(task, _NAME)} (range {spread:.0f} points)"
+            f"{plain(task, _NAME)} (range {spread:.3g} points)"
             for task, spread in list(ranges.items())[:SHOWN_TASKS]
         ]
         more = f", … and {len(ranges) - SHOWN_TASKS} more" if len(ranges) > SHOWN_TASKS else ""
@@ -268,7 +269,7 @@ def _candidates(artifacts: Sequence[Artifact]) -> Table:
             shown(artifact["execution_pass_rate"], rate),
             shown(artifact["delta"], points),
             _between(interval["tasks_like_these"] if interval else None),
-            shown(artifact["p_value_adjusted"], number),
+            shown(artifact["p_value_adjusted"], p_value),
             Text(artifact["verdict"], _STYLES[artifact["verdict"]]),
             artifact["decision"] or MISSING,
         )

@@ -23,6 +23,8 @@ from producer.submit import Server, open_server
 from workers.finish import grid_of
 from workers.store import UnknownRun
 
+_WIDE = 100
+
 
 @dataclass(frozen=True)
 class Row:
@@ -60,6 +62,8 @@ def _at_home(places: Places) -> Iterator[Row]:
                 state=artifact["status"],
                 created_at=artifact["created_at"],
                 suite=artifact["task_suite"],
+                done=artifact["attempts"]["run"],
+                total=artifact["attempts"]["planned"],
                 verdict=artifact["verdict"],
                 decision=artifact["decision"],
                 delta=artifact["delta"],
@@ -70,7 +74,7 @@ def _unfinished(places: Places) -> Iterator[Row]:
     for folder in sorted((places.root / "embedded").glob("*")):
         url = local.address(folder)
         if url is None:
-            yield Row(folder.name, "interrupted", None, None)
+            yield Row(folder.name, "interrupted", _moment(folder.stat().st_mtime), None)
         else:
             yield _server_row(open_server(url), folder.name)
 
@@ -80,9 +84,12 @@ def _server_row(server: Server, run_id: str) -> Row:
     manifest, state, progress = store.manifest(run_id), store.state(run_id), store.progress(run_id)
     if state is None:
         raise UnknownRun(f"no run {run_id!r} on this server")
-    created = datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds")
     suite, total = store.info(run_id).task_suite, grid_of(manifest).attempts
-    return Row(run_id, state_word(state), created, suite, progress.recorded, total)
+    return Row(run_id, state_word(state), _moment(state.created), suite, progress.recorded, total)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
@@ -139,22 +146,27 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
 
 
 def show(found: list[Row]) -> None:
-    """Print rows as a table on standard output; the suite gives way where the terminal is narrow."""
+    """Print rows as a table on standard output; where the terminal is narrow, without their suites."""
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("run", "state", "attempts", "verdict", "decision", "delta", "suite"):
+    columns = ["run", "state", "attempts", "verdict", "decision", "delta", "suite"]
+    if console.width < _WIDE:
+        columns.pop()
+    for column in columns:
         table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
     for row in found:
         suite = Path(row.suite or "–")
-        table.add_row(
+        cells = (
             row.run_id,
             row.state,
-            f"{row.done}/{row.total}" if row.total is not None else "",
+            f"{row.done}/{row.total}" if row.total is not None else "–",
             row.verdict or "–",
             row.decision or "–",
             "–" if row.delta is None else f"{100 * row.delta:+.1f}",
             plain("/".join(suite.parts[-2:]), 60),
         )
-    Console(highlight=False, markup=False).print(table)
+        table.add_row(*cells[: len(columns)])
+    console.print(table)

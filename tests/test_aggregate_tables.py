@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aggregate import artifact, comparison, sentences, tables
+from aggregate import artifact, comparison, number_formats, sentences, tables
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
 from tests.builders import a_record, both_arms
@@ -95,6 +95,32 @@ def test_a_gate_that_follows_the_decision_says_so_beside_the_verdict(gate, tasks
     assert "PASS delta +0.6" in said
     assert words in said
     assert ("The gate" in said) == bool(words)
+
+
+def test_more_attempts_in_one_arm_are_warned_of():
+    """Both pass two attempts of five; whoever has five of them passes every task."""
+    tasks = [f"t{number}" for number in range(5)]
+    once = {name: "p" if number < 2 else "f" for number, name in enumerate(tasks)}
+    said = in_one_line(printed(both_arms(dict.fromkeys(tasks, "ppfff"), once)))
+    assert "Warning: 25 judged attempts of candidate against 5 of the baseline on the same tasks" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "value", "expected"),
+    [
+        (number_formats.p_value, 1.08e-5, "<0.01"),
+        (number_formats.p_value, 0.0499, "0.05"),
+        (number_formats.seconds, 1_230_000, "1,230 s"),
+        (number_formats.seconds, 1234, "1.23 s"),
+    ],
+)
+def test_numbers_are_never_rounded_to_something_else(how, value, expected):
+    assert how(value) == expected
+
+
+def test_nearly_all_is_not_all():
+    found = {"execution_pass_rate": 3999 / 4000, "baseline_pass_rate": 1.0, "delta": -0.00025}
+    assert sentences.found(found).startswith("The candidate passes 99.975 % of its tasks, the baseline 100 %")
 
 
 def test_numbers_and_their_nouns_agree():

@@ -64,7 +64,7 @@ def test_records_that_contradict_each_other_are_named():
     ("wanted", "was", "says"),
     [
         (True, True, "The skill was invoked in 100 % of attempts that should."),
-        (False, True, "The skill was invoked in 100 % of those that should not (in a)."),
+        (False, True, "The skill was invoked in 100 % of attempts that should not (in a)."),
         (True, None, ""),
         (None, True, ""),
     ],
