@@ -65,8 +65,14 @@ class Places:
         return self.root / "embedded" / check_run_id(run_id)
 
     def check_writable(self) -> None:
-        """Create the state root and prove that files can be written there; raises Unwritable."""
+        """Create the state root and prove that files can be written there; raises Unwritable.
+
+        The one that nobody chose keeps itself out of git, as prompts and answers do not belong there.
+        """
         _check_folder(self.root, f"state root {self.root}", "--state-root")
+        ignored = self.root / ".gitignore"
+        if self.root == DEFAULT_STATE_ROOT and not ignored.exists():
+            write_text("*\n", ignored)
 
     def write_notes(self, notes: Notes) -> None:
         folder = self.run(notes.run_id)

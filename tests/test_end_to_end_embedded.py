@@ -82,6 +82,15 @@ def test_a_mock_run_prints_one_line_writes_one_artifact_and_leaves_nothing(folde
     assert list((folder / "state" / "embedded").iterdir()) == []
 
 
+def test_the_default_state_root_keeps_itself_out_of_git_and_a_chosen_one_does_not(folder):
+    suite = a_suite(folder)
+    words = [word for word in standalone(suite, "--mock") if word not in ("--state-root", folder / "state")]
+    assert uplift(*words, cwd=folder).code == 0
+    assert (folder / ".uplift" / ".gitignore").read_text() == "*\n"
+    assert uplift(*standalone(suite, "--mock"), cwd=folder).code == 0
+    assert not (folder / "state" / ".gitignore").exists()
+
+
 def test_the_exit_code_follows_the_verdict_and_a_failure_leaves_a_trace(folder):
     ended = uplift(*standalone(a_suite(folder, 12), "--model", "sim:baseline=1,candidate=0"), cwd=folder)
     assert (ended.code, ended.line["verdict"], ended.line["delta"]) == (1, "fail", -1.0)
