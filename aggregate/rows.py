@@ -149,7 +149,7 @@ def _label(bundles: list[Bundle]) -> None:
         measured = bundle.measured
         if measured is None and judge == "benchmark" and row[_OUTCOME] == "timeout":
             measured = _timed_out(bundle)
-        if (tier, judge, measured) != (row[_TIER], row[_JUDGE], bundle.measured):
+        if tier is not row[_TIER] or judge is not row[_JUDGE] or measured is not bundle.measured:
             bundles[number] = bundle._replace(
                 attempt=(*row[:_TIER], tier, judge, *row[_OUTCOME:]), measured=measured
             )

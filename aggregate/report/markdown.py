@@ -26,9 +26,11 @@ def text(material: Material) -> str:
     artifact = material.artifact
     name = escaped(artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"])
     verdict = artifact["verdict"]
-    closed = verdict == "pass" and exit_code(verdict, artifact["decision"], artifact["gate"])
+    mark = verdict
+    if verdict in ("pass", "fail"):  # as the job is marked, which follows the gate
+        mark = "fail" if exit_code(verdict, artifact["decision"], artifact["gate"]) else "pass"
     lines = [
-        f"### {_MARKS['fail' if closed else verdict]} {name}: {headline(artifact).lower()} ({verdict})",
+        f"### {_MARKS[mark]} {name}: {headline(artifact).lower()} ({verdict})",
         "",
         escaped(artifact["summary"], 2000),
         "",
