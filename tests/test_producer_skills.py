@@ -231,6 +231,14 @@ def test_what_a_skill_is_judged_by_stays_behind_wherever_it_lies_in_its_folder(t
         )
 
 
+def test_a_skill_inside_of_what_stays_behind_travels_whole(tmp_path: Path) -> None:
+    """Somebody keeps the skill among the fixtures, or has the state root where the skill is."""
+    folder = a_skill_folder(tmp_path / "fixtures/notes", **{"references/tone.md": "Warm."})
+    skill = skills.load(folder)
+    for around in (folder, tmp_path, folder.parent):
+        assert skills.bundle(skill, without=[around]) == skills.bundle(skill)
+
+
 def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp_path: Path) -> None:
     folder = a_skill_folder(tmp_path / "notes", **{"references/tone.md": "Warm."})
     changed = GOOD.replace("brief", "very brief").replace("release-notes", "notes")

@@ -68,7 +68,7 @@ def pack(
 ) -> Bundle:
     """Pack a folder's files; `under` puts them into a subfolder, `replace` gives files another content.
 
-    `leave_out` names files and folders that stay behind, wherever they are.
+    `leave_out` names files and folders that stay behind where they are inside.
     """
     start = f"{under}/" if under else ""
     content = {}
@@ -115,7 +115,8 @@ def files(folder: Path, *, leave_out: Collection[Path] = ()) -> dict[str, Path]:
     if not root.is_dir():
         raise BundleInvalid(f"{folder}: not a folder")
     try:
-        hidden = frozenset(path.resolve() for path in leave_out)
+        resolved = (path.resolve() for path in leave_out)
+        hidden = frozenset(path for path in resolved if not root.is_relative_to(path))
         return dict(sorted((path.relative_to(root).as_posix(), path) for path in _walk(root, hidden)))
     except OSError as error:
         raise BundleInvalid(f"{folder}: cannot be read: {error}") from error
