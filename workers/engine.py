@@ -180,6 +180,7 @@ class Engine:
             run = await self.runs.get(batch.run_id)
             cells = [run.grid.cell(index) for index in batch.indexes]
             await run.fetch_tasks({cell.task for cell in cells})
+            self._check_draining()
         except (RunGone, BundleError) as problem:
             log.warning("batch of run %s is left out: %s", batch.run_id, problem)
             return 0
@@ -244,6 +245,7 @@ class Engine:
                     await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
                 if claim.code in ("halted", "budget"):
                     run.halted.set()
+                self._check_draining()
                 if claim.code == "go" and isinstance(workspace, Stored):
                     turn.answer = await workspace.answer(attempt)
                 elif claim.code == "go":
@@ -254,6 +256,11 @@ class Engine:
         if turn.answer is not None:
             await note(run, attempt, turn.answer)
         return claim, turn.answer
+
+    def _check_draining(self) -> None:
+        """Python 3.11's `asyncio.wait_for`, which redis calls, can lose a cancellation that comes as it ends."""
+        if self.draining:
+            raise asyncio.CancelledError
 
     async def _judged_safely(
         self, run: Run, attempt: Attempt, claim: Claim, answer: Answer, workspace: Workspace | Stored | None
