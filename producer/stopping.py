@@ -9,24 +9,29 @@ from types import FrameType
 
 
 class Stopper:
-    """Whether somebody asked to stop."""
+    """Whether somebody asked to stop; who asks first is told so.
+
+    Not by the handler: a signal that comes while a line is being printed must not print another one inside of it.
+    """
 
     def __init__(self, say: Callable[[str], None], resume: str) -> None:
-        self.asked = False
+        self.asked = self._told = False
         self._say = say
         self._resume = resume
 
     def __call__(self) -> bool:
+        if self.asked and not self._told:
+            self._told = True
+            self._say(
+                "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
+                f"Go on later with: {self._resume}"
+            )
         return self.asked
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._say(
-            "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
-            f"Go on later with: {self._resume}"
-        )
 
 
 @contextmanager
