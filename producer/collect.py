@@ -1,8 +1,9 @@
-"""Bring a finished run home: artifact, trace, records and frames into the state root, baselines into the cache."""
+"""Bring a finished run home and find it there: artifact, trace, records and frames, baselines in the cache."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,6 +48,22 @@ def _collect(store: Store, run_id: str, made: list[dict[str, Any]], places: Plac
     reports.write_pages(places, run_id, written)
     store.touch(run_id, KEEP_DAYS)
     return written
+
+
+def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
+    """The artifacts of a run that are in the state root, or where --output put them."""
+    output = places.notes(run_id).output
+    place = Path(output) if output is not None else places.artifact(run_id).parent
+    paths = sorted(place.glob(f"{run_id}*.json")) if place.is_dir() else [place]
+    found = []
+    for path in paths:
+        try:
+            artifact = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if artifact.get("run_id") == run_id:
+            found.append(artifact)
+    return found
 
 
 def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bool) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -12,12 +11,12 @@ from typing import Any
 
 from aggregate.records import AttemptRecord
 from producer import grounds, session
-from producer.collect import collect, write
+from producer.collect import collect, finished, write
 from producer.display import Display
 from producer.places import Notes, Places, check_output
 from producer.plan import Plan
 from producer.reuse import Reuse, look_up
-from producer.session import Session
+from producer.session import NotServed, Session
 from producer.stopping import stopper
 from producer.submit import submit
 from producer.watch import Interrupted, Watch
@@ -42,9 +41,7 @@ def evaluate(plan: Plan, where: Surroundings) -> list[dict[str, Any]]:
     reuse = prepare(plan, where)
     with session.for_new_run(where.places, plan.run_id, where.broker, in_flight=where.in_flight) as opened:
         begin(plan, reuse, opened, where.display.say)
-        written = follow(plan.run_id, opened, where)
-    forget_private_server(where.places, plan.run_id, written)
-    return written
+        return follow(plan.run_id, opened, where)
 
 
 def prepare(plan: Plan, where: Surroundings) -> Reuse:
@@ -77,7 +74,10 @@ def begin(plan: Plan, reuse: Reuse, opened: Session, say: Callable[[str], None])
 
 
 def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, Any]]:
-    """Watch a run to its end and collect it."""
+    """Watch a run to its end and collect it; what a private server holds is not needed then.
+
+    A cancelled run keeps it, to be resumed.
+    """
     go_on = where.places.command("resume", run_id)
     with where.display as display, stopper(display.say, go_on, where.stop) as stop:
         if opened.local is not None:
@@ -89,7 +89,10 @@ def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, 
             made = watch.follow()
         except Interrupted:
             raise Interrupted(run_id, go_on) from None
-    return collect(opened.server.store, run_id, made, where.places)
+    written = collect(opened.server.store, run_id, made, where.places)
+    if opened.local is not None:
+        opened.local.forget = all(artifact["status"] == "finished" for artifact in written)
+    return written
 
 
 def skipped(plan: Plan, places: Places) -> list[dict[str, Any]]:
@@ -101,13 +104,6 @@ def skipped(plan: Plan, places: Places) -> list[dict[str, Any]]:
     notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
     made = artifact.build(info, [])
     return [write(one, notes, places, several=len(made) > 1) for one in made]
-
-
-def forget_private_server(places: Places, run_id: str, written: list[dict[str, Any]]) -> None:
-    """Remove a private server's data once its run is at home; a cancelled run keeps it, to be resumed."""
-    folder = places.embedded(run_id)
-    if folder.is_dir() and all(artifact["status"] == "finished" for artifact in written):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def supervise(arguments: list[str], run_id: str, places: Places) -> None:
@@ -133,26 +129,19 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
         )
     while not _is_submitted(places, run_id):
         if child.poll() is not None:
-            if places.artifact(run_id).exists():
+            if finished(places, run_id):
                 return
             raise NoServer(f"the supervisor ended at once: {_last_line(log)}")
         time.sleep(0.05)
 
 
 def _is_submitted(places: Places, run_id: str) -> bool:
-    from producer import local
-    from workers.server import connect
-    from workers.store import Store
-
-    url = local.address(places.embedded(run_id))
-    if url is None:
-        return False
-    client = connect(url)
     try:
-        state = Store(client).state(run_id)
-        return state is not None and state.generation > 0
-    finally:
-        client.close()
+        with session.joining(places, run_id, None) as opened:
+            state = opened.server.store.state(run_id)
+    except NotServed:
+        return False
+    return state is not None and state.generation > 0
 
 
 def _last_line(log: Path) -> str:

@@ -2,81 +2,78 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import redis
-
 from producer import evaluation, local, session
-from producer.collect import collect
+from producer.collect import collect, finished
 from producer.evaluation import Surroundings
 from producer.names import check_run_id
 from producer.options import InvalidOption, check_budget
 from producer.places import Places
 from producer.results import report_and_exit
-from producer.submit import go_on
+from producer.session import NotServed, Session
+from producer.submit import INSIST_SECONDS, go_on
 from producer.watch import Interrupted, Watch
-from workers.store import Halt, Store, UnknownRun
+from workers.store import Store, UnknownRun
 
-
-class _Home(Exception):
-    """The run's private server is gone: its owner has finished it, or died."""
+CANCEL_SECONDS = 1.0
 
 
 def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
     check_run_id(run_id)
-    if where.broker is None and local.address(where.places.embedded(run_id)) is None:
-        made = _at_home(run_id, where.places)
-    else:
-        made = _to_the_end(run_id, where)
-    _report(made, where, quiet=quiet, as_json=as_json)
+    _report(_to_the_end(run_id, where), where, quiet=quiet, as_json=as_json)
 
 
 def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Stop new attempts for good and wait for the artifact that says so."""
     check_run_id(run_id)
-    if where.broker is None and finished(where.places, run_id):
-        raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel")
-    made = _to_the_end(run_id, where, halt="cancelled", finish_seconds=1.0)
+    try:
+        with session.joining(where.places, run_id, where.broker) as opened:
+            _halt(opened, run_id)
+        made = _to_the_end(run_id, where, finish_seconds=CANCEL_SECONDS)
+    except NotServed:
+        if finished(where.places, run_id):
+            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
+        with session.taking_over(where.places, run_id) as opened:
+            _halt(opened, run_id)
+            made = _followed(run_id, opened, where, CANCEL_SECONDS)
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
+def _halt(opened: Session, run_id: str) -> None:
+    opened.server.store.manifest(run_id)
+    opened.server.store.halt(run_id, "cancelled")
+
+
 def _to_the_end(
-    run_id: str, where: Surroundings, *, halt: Halt = "", finish_seconds: float | None = None
+    run_id: str, where: Surroundings, *, finish_seconds: float | None = None
 ) -> list[dict[str, Any]]:
-    """Follow a run, halted first where asked for. Whoever owns its private server may finish it before we look."""
-    private = where.places.embedded(run_id)
-    owned = where.broker is None and local.address(private) is not None
-
-    def check() -> None:
-        if owned and local.address(private) is None:
-            raise _Home
-
+    """Whoever owns a run's private server may finish the run, and end the server, before we look."""
     try:
-        with session.for_known_run(where.places, run_id, where.broker) as opened:
-            store = opened.server.store
-            store.manifest(run_id)
-            if halt:
-                store.halt(run_id, halt)
-            show, say = where.display.show, where.display.say
-            follower = Watch(opened.server, run_id, show, say, check, finish_seconds=finish_seconds)
-            with where.display:
-                made = follower.follow()
-            return collect(store, run_id, made, where.places)
-    except _Home:
+        with session.joining(where.places, run_id, where.broker) as opened:
+            return _followed(run_id, opened, where, finish_seconds)
+    except NotServed:
         return _at_home(run_id, where.places)
-    except redis.ConnectionError:
-        if not owned or local.address(private) is not None:
-            raise
-        return _at_home(run_id, where.places)
+
+
+def _followed(
+    run_id: str, opened: Session, where: Surroundings, finish_seconds: float | None
+) -> list[dict[str, Any]]:
+    store, display = opened.server.store, where.display
+    store.manifest(run_id)
+    follower = Watch(
+        opened.server, run_id, display.show, display.say, opened.check, finish_seconds=finish_seconds
+    )
+    with display:
+        made = follower.follow()
+    return collect(store, run_id, made, where.places)
 
 
 def _at_home(run_id: str, places: Places) -> list[dict[str, Any]]:
     """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
     made = finished(places, run_id)
-    if not made and places.embedded(run_id).is_dir():
+    if not made and local.has_data(places.embedded(run_id)):
         raise Interrupted(run_id, places.command("resume", run_id))
     if not made:
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
@@ -91,17 +88,35 @@ def resume(
     if budget_usd is not None:
         check_budget(budget_usd)
     where.places.check_writable()
-    with session.for_known_run(
-        where.places, run_id, where.broker, worker=True, in_flight=where.in_flight
-    ) as opened:
-        opened.server.store.manifest(run_id)
-        if budget_usd is not None:
-            _set_budget(opened.server.store, run_id, budget_usd)
-        left = go_on(opened.server, run_id)
-        where.display.say(f"{left} attempts left to run")
-        made = evaluation.follow(run_id, opened, where)
-    evaluation.forget_private_server(where.places, run_id, made)
+    try:
+        with session.joining(where.places, run_id, where.broker) as opened:
+            made = _go_on(run_id, opened, where, budget_usd)
+    except NotServed:
+        made = _taken_over(run_id, where, budget_usd)
     _report(made, where, quiet=quiet, as_json=as_json)
+
+
+def _taken_over(run_id: str, where: Surroundings, budget_usd: float | None) -> list[dict[str, Any]]:
+    try:
+        with session.taking_over(where.places, run_id, worker=True, in_flight=where.in_flight) as opened:
+            return _go_on(run_id, opened, where, budget_usd)
+    except UnknownRun:
+        if made := finished(where.places, run_id):  # nothing is left to do
+            return made
+        raise
+
+
+def _go_on(
+    run_id: str, opened: Session, where: Surroundings, budget_usd: float | None
+) -> list[dict[str, Any]]:
+    opened.server.store.manifest(run_id)
+    if budget_usd is not None:
+        _set_budget(opened.server.store, run_id, budget_usd)
+    # A private server that goes away does not come back; its owner's run is taken over.
+    insist = 0.0 if opened.joined else INSIST_SECONDS
+    left = go_on(opened.server, run_id, insist_seconds=insist)
+    where.display.say(f"{left} attempts left to run")
+    return evaluation.follow(run_id, opened, where)
 
 
 def _set_budget(store: Store, run_id: str, usd: float) -> None:
@@ -114,22 +129,6 @@ def _set_budget(store: Store, run_id: str, usd: float) -> None:
             f"--budget-usd is {usd:g}, but run {run_id} has spent {spent:.6g} already; give more"
         )
     store.set_budget(run_id, usd)
-
-
-def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
-    """The artifacts of a run that are in the state root, or where --output put them."""
-    output = places.notes(run_id).output
-    place = Path(output) if output is not None else places.artifact(run_id).parent
-    paths = sorted(place.glob(f"{run_id}*.json")) if place.is_dir() else [place]
-    found = []
-    for path in paths:
-        try:
-            artifact = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            continue
-        if artifact.get("run_id") == run_id:
-            found.append(artifact)
-    return found
 
 
 def _report(made: list[dict[str, Any]], where: Surroundings, *, quiet: bool, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -15,9 +16,10 @@ from aggregate.plain_text import plain
 from aggregate.reading import read_jsonl
 from aggregate.records import AttemptRecord
 from producer import local, session
-from producer.following import finished
+from producer.collect import finished
 from producer.names import check_run_id
 from producer.places import Places
+from producer.session import NotServed, Session
 from producer.standing import state_word
 from producer.submit import Server, open_server
 from workers.finish import grid_of
@@ -45,18 +47,20 @@ class Row:
 
 
 def rows(places: Places, broker: str | None) -> list[Row]:
-    """Newest first; a run that is at home and still on a server is listed once, as finished."""
+    """Newest first; a run that is at home and still on a server is listed once, as it ended, unless it goes on."""
     found = {row.run_id: row for row in _unfinished(places)}
     if broker is not None:
-        server = open_server(broker)
-        found |= {run_id: _server_row(server, run_id) for run_id in server.store.runs()}
-    found |= {row.run_id: row for row in _at_home(places)}
+        with closing(open_server(broker)) as server:
+            on_server = (_server_row(server, run_id) for run_id in server.store.runs())
+            found |= {row.run_id: row for row in on_server if row is not None}
+    going_on = {run_id for run_id, row in found.items() if row.state == "running"}
+    found |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
     return sorted(found.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
 
 
 def _at_home(places: Places) -> Iterator[Row]:
-    for folder in sorted((places.root / "runs").glob("*")):
-        for artifact in finished(places, folder.name):
+    for run_id in places.run_ids("runs"):
+        for artifact in finished(places, run_id):
             yield Row(
                 run_id=artifact["run_id"],
                 state=artifact["status"],
@@ -71,19 +75,25 @@ def _at_home(places: Places) -> Iterator[Row]:
 
 
 def _unfinished(places: Places) -> Iterator[Row]:
-    for folder in sorted((places.root / "embedded").glob("*")):
-        url = local.address(folder)
-        if url is None:
-            yield Row(folder.name, "interrupted", _moment(folder.stat().st_mtime), None)
-        else:
-            yield _server_row(open_server(url), folder.name)
+    for run_id in places.run_ids("embedded"):
+        row, state = None, "starting"
+        try:
+            with session.joining(places, run_id, None) as opened:
+                row = _server_row(opened.server, run_id)
+        except NotServed:
+            state = "interrupted"
+            if not local.has_data(places.embedded(run_id)):
+                continue
+        with suppress(FileNotFoundError):  # its owner has brought it home since
+            yield row or Row(run_id, state, _moment(places.embedded(run_id).stat().st_mtime), None)
 
 
-def _server_row(server: Server, run_id: str) -> Row:
+def _server_row(server: Server, run_id: str) -> Row | None:
     store = server.store
-    manifest, state, progress = store.manifest(run_id), store.state(run_id), store.progress(run_id)
+    state = store.state(run_id)
     if state is None:
-        raise UnknownRun(f"no run {run_id!r} on this server")
+        return None
+    manifest, progress = store.manifest(run_id), store.progress(run_id)
     suite, total = store.info(run_id).task_suite, grid_of(manifest).attempts
     return Row(run_id, state_word(state), _moment(state.created), suite, progress.recorded, total)
 
@@ -98,9 +108,7 @@ def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list
     if path.exists():
         records: list[AttemptRecord] = list(read_jsonl(path))
     else:
-        with session.for_known_run(places, run_id, broker) as opened:
-            opened.server.store.manifest(run_id)
-            records = list(opened.server.store.records(run_id))
+        records = _records_on_server(places, broker, run_id)
     chosen = [record for record in records if record.task == task]
     if not chosen:
         names = sorted({record.task for record in records})
@@ -108,6 +116,21 @@ def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list
         hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:8])}"
         raise UnknownRun(f"run {run_id} has no attempt of task {task!r}; {hint}")
     return sorted(chosen, key=lambda record: (record.attempt, record.arm, record.model or ""))
+
+
+def _records_on_server(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+    def read(opened: Session) -> list[AttemptRecord]:
+        opened.server.store.manifest(run_id)
+        return list(opened.server.store.records(run_id))
+
+    try:
+        with session.joining(places, run_id, broker) as opened:
+            return read(opened)
+    except NotServed:
+        if places.records(run_id).exists():  # its owner has brought them home since
+            return list(read_jsonl(places.records(run_id)))
+        with session.taking_over(places, run_id) as opened:
+            return read(opened)
 
 
 def attempt_texts(records: list[AttemptRecord]) -> str:
@@ -132,9 +155,9 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
         raise UnknownRun(f"run {run_id} is running; cancel it first: uplift cancel {run_id}")
     on_server = False
     if broker is not None:
-        server = open_server(broker)
-        on_server = run_id in server.store.runs()
-        server.store.delete(run_id)
+        with closing(open_server(broker)) as server:
+            on_server = run_id in server.store.runs()
+            server.store.delete(run_id)
     if not made and not on_server and not any(path.exists() for path in known):
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
     for path in known:

@@ -27,6 +27,7 @@ import redis
 
 START_SECONDS = 20
 STOP_SECONDS = 15
+LEAVE_SECONDS = 5.0
 MOST_DEATHS = 2
 DEATHS_SECONDS = 20.0
 LONGEST_SOCKET_PATH = 100
@@ -44,13 +45,17 @@ class Busy(Exception):
 
 @dataclass
 class Local:
-    """A running private server; `start_worker` adds a worker to it."""
+    """A running private server; `start_worker` adds a worker to it.
+
+    With `forget`, its data is removed when it ends, while nobody else can take it over.
+    """
 
     url: str
     folder: Path
     server: subprocess.Popen[bytes]
     worker: subprocess.Popen[bytes] | None = None
     say: Callable[[str], None] = lambda text: None
+    forget: bool = False
     _in_flight: int | None = None
     _deaths: list[float] = field(default_factory=list)
 
@@ -95,7 +100,7 @@ class Local:
                 _stop(process)
         with suppress(OSError):
             (self.folder / "address.json").unlink()
-        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        shutil.rmtree(self.folder if self.forget else self.folder / "tmp", ignore_errors=True)
 
     def _scratch(self) -> Path:
         # What a killed worker leaves behind lies here, where the next start removes it.
@@ -123,7 +128,6 @@ def server_binary() -> str:
 @contextmanager
 def serving(folder: Path) -> Iterator[Local]:
     """A private server whose data is in `folder`, for as long as the block runs."""
-    folder.mkdir(parents=True, exist_ok=True)
     with _only_one(folder):
         local = _serve(folder)
         try:
@@ -140,22 +144,54 @@ def address(folder: Path) -> str | None:
     """The URL of the server that serves `folder` right now, if one does."""
     try:
         url = str(json.loads((folder / "address.json").read_text())["url"])
-        client = redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5)
-        client.ping()
+        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5) as client:
+            client.ping()
     except (OSError, ValueError, KeyError, redis.RedisError):
         return None
     return url
 
 
+def settled_address(folder: Path) -> str | None:
+    """The same, once whoever is just starting that server, or leaving it, has done so."""
+    deadline = time.monotonic() + START_SECONDS
+    while (url := address(folder)) is None and _is_held(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return url
+
+
+def has_data(folder: Path) -> bool:
+    """Whether a server has ever kept something in `folder`, so that it can be started there again."""
+    return any(folder.glob("appendonly*"))  # a folder, or for older servers a file
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder. Whoever is leaving it is waited for, and may take it along."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Busy(
-                f"another process is working on {folder.name}; `uplift watch {folder.name}` shows it"
-            ) from None
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise Busy(
+                        f"another process is working on {folder.name}; `uplift watch {folder.name}` shows it"
+                    ) from None
+                time.sleep(0.05)
+        folder.mkdir(parents=True, exist_ok=True)
         yield
 
 

@@ -6,6 +6,7 @@ import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,6 +64,11 @@ class Places:
 
     def embedded(self, run_id: str) -> Path:
         return self.root / "embedded" / check_run_id(run_id)
+
+    def run_ids(self, kind: Literal["runs", "embedded"]) -> list[str]:
+        """The runs that have a folder of a kind; whatever else lies there is left alone."""
+        found = (path.name for path in (self.root / kind).glob("*") if path.is_dir())
+        return sorted(name for name in found if file_name(name) == name)
 
     def check_writable(self) -> None:
         """Create the state root and prove that files can be written there; raises Unwritable.

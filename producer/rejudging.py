@@ -86,9 +86,7 @@ def rejudge(made: Plan, where: Surroundings) -> list[dict[str, Any]]:
         unanswered = _bring(made, where.places, store)
         reuse = Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
         evaluation.begin(made, reuse, opened, where.display.say)
-        written = evaluation.follow(made.run_id, opened, where)
-    evaluation.forget_private_server(where.places, made.run_id, written)
-    return written
+        return evaluation.follow(made.run_id, opened, where)
 
 
 def _note_grounds(made: Plan, places: Places) -> None:

@@ -101,15 +101,14 @@ def text(artifact: dict[str, Any], places: Places, form: Format, records: Path |
 def find(places: Places, run_id: str, broker: str | None) -> list[dict[str, Any]]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
     from producer import session
-    from producer.collect import collect
-    from producer.following import finished
+    from producer.collect import collect, finished
     from workers.store import UnknownRun
 
     if made := finished(places, run_id):
         return made
     if broker is None:
         raise UnknownRun(f"no finished run {run_id!r} under {places.root}; `uplift runs` lists them")
-    with session.for_known_run(places, run_id, broker) as opened:
+    with session.joining(places, run_id, broker) as opened:
         store = opened.server.store
         store.manifest(run_id)
         ended = store.artifacts(run_id)

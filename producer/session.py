@@ -6,27 +6,49 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+import redis
 
 from producer import local
 from producer.local import Local
 from producer.places import Places
 from producer.submit import Server, open_server
 from workers.claims import expire_all
+from workers.server import RETRIES
 from workers.settings import checked_broker
 from workers.store import UnknownRun
 
 
+class NotServed(Exception):
+    """Nobody serves the run's private server at the moment: its owner has finished the run, or died."""
+
+
 @dataclass(frozen=True)
 class Session:
-    """An open server; `local` is set where this process has started it, and must keep it alive."""
+    """An open server; `local` is set where this process has started it, and must keep it alive.
+
+    `joined` is the folder of a private server that another process may end at any moment.
+    """
 
     server: Server
     local: Local | None = None
+    joined: Path | None = None
 
     def check(self) -> None:
-        """Raise when a private server or worker of ours has died."""
+        """Raise when a private server or worker has died: NoServer for ours, NotServed for another's."""
         if self.local is not None:
             self.local.check()
+        if self.joined is not None and local.address(self.joined) is None:
+            raise NotServed
+
+
+def nowhere(places: Places, run_id: str) -> UnknownRun:
+    """What to raise for a run of which there is no trace."""
+    return UnknownRun(
+        f"no run {run_id!r} under way under {places.root}; `uplift runs` lists what is there, "
+        "and --broker URL looks on a server"
+    )
 
 
 def broker_url(flag: str | None, *, insecure: bool = False) -> str | None:
@@ -51,26 +73,34 @@ def for_new_run(
 
 
 @contextmanager
-def for_known_run(
-    places: Places, run_id: str, broker: str | None, *, worker: bool = False, in_flight: int | None = None
-) -> Iterator[Session]:
-    """The server on which a run is; a private one that is not running is started, with a worker if asked."""
-    if broker is not None:
-        with closing(open_server(broker)) as server:
-            yield Session(server)
-        return
+def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Session]:
+    """The server on which a run is right now; NotServed where a private one is not there, or goes meanwhile."""
     folder = places.embedded(run_id)
-    if not folder.is_dir():
-        raise UnknownRun(
-            f"no run {run_id!r} under way under {places.root}; `uplift runs` lists what is there, "
-            "and --broker URL looks on a server"
-        )
-    url = local.address(folder)
-    if url is not None:
-        with closing(open_server(url)) as server:
-            yield Session(server)
-        return
+    url = broker or local.settled_address(folder)
+    if url is None:
+        raise NotServed
+    try:
+        # A private server that is gone does not come back: trying again for long helps nobody.
+        with closing(open_server(url, retries=RETRIES if broker else 1)) as server:
+            yield Session(server, joined=folder if broker is None else None)
+    except (redis.ConnectionError, redis.TimeoutError):
+        if broker is None and local.address(folder) is None:
+            raise NotServed from None
+        raise
+
+
+@contextmanager
+def taking_over(
+    places: Places, run_id: str, *, worker: bool = False, in_flight: int | None = None
+) -> Iterator[Session]:
+    """A run's private server that nobody serves, started again, with a worker if asked."""
+    folder = places.embedded(run_id)
+    if not local.has_data(folder):
+        raise nowhere(places, run_id)
     with local.serving(folder) as private, closing(open_server(private.url)) as server:
+        if server.store.state(run_id) is None:  # its owner left nothing behind
+            private.forget = True
+            raise nowhere(places, run_id)
         # The worker that held them has died with the server's last owner: nobody need wait for its leases.
         expire_all(server.store.client, run_id)
         if worker:

@@ -12,11 +12,12 @@ from rich.table import Table
 from aggregate.number_formats import points
 from aggregate.plain_text import plain
 from producer import local, session
-from producer.following import finished
+from producer.collect import finished
 from producer.live_view import clock, usd, whole_points
 from producer.looking import Looker
 from producer.places import Places
 from producer.rough_intervals import Interval
+from producer.session import NotServed
 from producer.submit import Server
 from producer.view import View
 from workers.server import workers as known_workers
@@ -27,12 +28,18 @@ JUDGED = ("passed", "failed", "timeout")
 
 def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     """How a run stands; raises UnknownRun."""
-    if made := finished(places, run_id):
+    made = finished(places, run_id)
+    if made and made[0]["status"] == "finished":
         return _over(run_id, made)
-    if broker is None and places.embedded(run_id).is_dir() and local.address(places.embedded(run_id)) is None:
-        return {"run": run_id, "state": "interrupted", "next": places.command("resume", run_id)}
-    with session.for_known_run(places, run_id, broker) as opened:
-        return _under_way(opened.server, run_id)
+    try:
+        with session.joining(places, run_id, broker) as opened:
+            return _on_server(opened.server, run_id, made)
+    except NotServed:
+        if made := finished(places, run_id):
+            return _over(run_id, made)
+        if local.has_data(places.embedded(run_id)):
+            return {"run": run_id, "state": "interrupted", "next": places.command("resume", run_id)}
+        raise session.nowhere(places, run_id) from None
 
 
 def state_word(state: State) -> str:
@@ -64,11 +71,19 @@ def _over(run_id: str, made: list[dict[str, Any]]) -> dict[str, Any]:
     return facts
 
 
-def _under_way(server: Server, run_id: str) -> dict[str, Any]:
-    store = server.store
-    manifest, state = store.manifest(run_id), store.state(run_id)
+def _on_server(server: Server, run_id: str, made: list[dict[str, Any]]) -> dict[str, Any]:
+    """An artifact that is at home tells more, unless the run goes on since."""
+    state = server.store.state(run_id)
+    if made and (state is None or state.sealed):
+        return _over(run_id, made)
     if state is None:
-        raise UnknownRun(f"no run {run_id!r} on this server")
+        raise UnknownRun(f"no run {run_id!r} on this server; `uplift runs` lists them")
+    return _under_way(server, run_id, state)
+
+
+def _under_way(server: Server, run_id: str, state: State) -> dict[str, Any]:
+    store = server.store
+    manifest = store.manifest(run_id)
     workers = len(known_workers(store.client))
     view = Looker(store, manifest).view(store.progress(run_id), workers)
     rate = sum(worker.rate or 0.0 for worker in view.inside.workers)

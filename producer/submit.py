@@ -18,7 +18,7 @@ from producer.plan import Plan
 from workers.app import build
 from workers.finish import finish, grid_of, publish
 from workers.publish import waiting_keys
-from workers.server import connect
+from workers.server import RETRIES, connect
 from workers.settings import LANES, Settings, from_environment
 from workers.store import Store
 from workers.waves import next_end
@@ -47,10 +47,10 @@ class Server:
         self.app.close()
 
 
-def open_server(url: str) -> Server:
+def open_server(url: str, *, retries: int = RETRIES) -> Server:
     """Connect and look whether a run can be kept there; raises redis errors and UnusableServer."""
     settings = from_environment({**os.environ, "UPLIFT_BROKER": url})
-    client = connect(url)
+    client = connect(url, retries=retries)
     client.ping()
     return Server(settings, Store(client), build(settings))
 

@@ -74,6 +74,7 @@ class Watch:
             try:
                 artifacts = self._look(manifest)
             except (redis.ConnectionError, redis.TimeoutError, OperationalError) as problem:
+                self.check()
                 self._say_once(f"the server does not answer ({problem}); waiting for it")
                 artifacts = None
             if artifacts is not None:

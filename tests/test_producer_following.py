@@ -1,14 +1,18 @@
 """Joining a run from another terminal, while its owner may finish it at any moment."""
 
+import json
+import shutil
 import signal
 
 import pytest
 import redis
+import typer
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
-from producer import local
+from producer import display, following, listing, local, standing
+from producer.evaluation import Surroundings
 from producer.places import Places
-from workers.store import Keys
+from workers.store import Keys, UnknownRun
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +40,126 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
     assert artifact["status"] == ("cancelled" if command == "cancel" else "finished")
     assert joined.returncode == (3 if command == "cancel" else 0 if artifact["verdict"] == "pass" else 1), err
     assert f'"verdict": "{artifact["verdict"]}"' in out
+
+
+def watched(places, run_id):
+    """How `uplift watch` ends: its exit code, or what it raises."""
+    where = Surroundings(places, None, display.choose(quiet=True))
+    try:
+        following.watch(run_id, where, quiet=True, as_json=False)
+    except typer.Exit as ended:
+        return ended.exit_code
+
+
+@pytest.mark.usefixtures("capfd")
+def test_a_run_that_ends_can_be_asked_about_at_any_moment(short_tmp):
+    """Its owner removes the address, the server, the data and the lock one after the other."""
+    suite, places = a_suite(short_tmp, 1), Places(short_tmp / "state")
+    words = standalone(suite, "--model", "sim:latency=0.05,baseline=1,candidate=1", "--quiet")
+    listed, stood, ends = set(), set(), set()
+    process = start_uplift(*words, cwd=short_tmp)
+    while process.poll() is None:
+        rows = listing.rows(places, None)
+        listed |= {row.state for row in rows}
+        if rows and rows[0].state != "starting":
+            stood.add(standing.status(places, None, rows[0].run_id)["state"])
+            ends.add(watched(places, rows[0].run_id))
+    process.communicate()
+    assert process.returncode == 0
+    assert listed <= {"starting", "running", "finished"}
+    assert stood <= {"running", "finished"}
+    assert ends == {0}
+
+
+@pytest.fixture(scope="module")
+def finished_root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    assert uplift(*standalone(a_suite(folder, 2), "--mock"), cwd=folder).code == 0
+    return folder / "state"
+
+
+@pytest.fixture
+def leaving(finished_root, tmp_path, monkeypatch):
+    """A finished run whose private server answers once more and is gone when it is asked for anything."""
+    places = Places(tmp_path / "state")
+    shutil.copytree(finished_root, places.root)
+    (run_id,) = places.run_ids("runs")
+    places.embedded(run_id).mkdir(parents=True)
+    answers = [f"unix://{tmp_path}/gone.sock"]
+    monkeypatch.setattr(local, "address", lambda folder: answers.pop() if answers else None)
+    return places, run_id
+
+
+def test_watch_finds_the_artifact_of_a_server_that_goes_while_it_is_joined(leaving, capfd):
+    places, run_id = leaving
+    assert watched(places, run_id) in (0, 1)
+    assert json.loads(capfd.readouterr().out)["verdict"] in ("pass", "fail")
+
+
+def test_a_list_of_runs_outlives_the_servers_in_it(leaving):
+    places, run_id = leaving
+    assert [(row.run_id, row.state) for row in listing.rows(places, None)] == [(run_id, "finished")]
+
+
+def test_attempts_are_read_at_home_when_the_server_goes(leaving):
+    places, run_id = leaving
+    records = places.records(run_id)
+    records.rename(records.with_name("later"))
+    asked = local.address
+
+    def brought_home(folder):
+        if (found := asked(folder)) is None and not records.exists():
+            records.with_name("later").rename(records)
+        return found
+
+    local.address = brought_home  # the fixture's monkeypatch puts it back
+    assert len(listing.attempts(places, None, run_id, "task-0")) == 2
+
+
+def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(leaving):
+    places, run_id = leaving
+    where = Surroundings(places, None, display.choose(quiet=True))
+    with pytest.raises(UnknownRun, match="over already"):
+        following.cancel(run_id, where, quiet=True, as_json=False)
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_what_a_run_left_that_was_killed_before_it_was_submitted_is_no_run(tmp_path, empty):
+    places = Places(tmp_path / "state")
+    places.embedded("early").mkdir(parents=True)
+    if not empty:
+        with local.serving(places.embedded("early")):
+            assert [row.state for row in listing.rows(places, None)] == ["starting"]
+    assert [row.state for row in listing.rows(places, None)] == ([] if empty else ["interrupted"])
+    ended = uplift("resume", "early", "--state-root", places.root, cwd=tmp_path)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "no run 'early' under way" in ended.err
+    assert listing.rows(places, None) == []
+
+
+def test_a_cancelled_run_that_goes_on_is_told_as_running_and_can_be_cancelled_again(short_tmp, eventually):
+    suite, places = a_suite(short_tmp, 10), Places(short_tmp / "state")
+    words = standalone(suite, "--model", "sim:latency=0.4", "--in-flight", "1", "--detach")
+    run_id = uplift(*words, cwd=short_tmp).out.strip()
+    here = (run_id, "--state-root", places.root)
+    assert uplift("cancel", *here, cwd=short_tmp).code == 3
+    before = the_artifact(short_tmp)["attempts"]["run"]
+    resumed = start_uplift("resume", *here, "--in-flight", "1", cwd=short_tmp)
+    eventually(lambda: standing.status(places, None, run_id)["state"] == "running")
+    assert [row.state for row in listing.rows(places, None)] == ["running"]
+    eventually(lambda: standing.status(places, None, run_id).get("done", 0) > before)
+    again = uplift("cancel", *here, cwd=short_tmp)
+    assert (again.code, again.line["verdict"]) == (3, "error"), again.err
+    resumed.communicate(timeout=60)
+    assert before < the_artifact(short_tmp)["attempts"]["run"] < 20
+    assert standing.status(places, None, run_id)["state"] == "cancelled"
+
+
+def test_what_a_file_manager_leaves_beside_runs_is_no_run(finished_root, tmp_path):
+    places = Places(tmp_path / "state")
+    shutil.copytree(finished_root, places.root)
+    for kind in ("runs", "embedded"):
+        (places.root / kind).mkdir(exist_ok=True)
+        (places.root / kind / ".DS_Store").write_bytes(b"")
+        (places.root / kind / "my notes").mkdir()
+    assert [row.state for row in listing.rows(places, None)] == ["finished"]

@@ -16,13 +16,14 @@ WORKERS = "uplift:workers"
 SEEN_SECONDS = 30
 FORGOTTEN_SECONDS = 3600
 INSIST_SECONDS = 300
+RETRIES = 6
 
 
 class UnusableServer(Exception):
     """The server cannot hold a run safely, for the reason given."""
 
 
-def connect(url: str, *, timeout_seconds: float = 30, retries: int = 6) -> redis.Redis:
+def connect(url: str, *, timeout_seconds: float = 30, retries: int = RETRIES) -> redis.Redis:
     """A client that tries again on a broken connection; every write of ours may be sent twice."""
     return redis.Redis.from_url(
         url,
