@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from aggregate import artifact
 from aggregate.records import AttemptRecord
+from aggregate.run_info import RunInfo
 
 
 def a_record(
@@ -28,3 +30,14 @@ def both_arms(candidate: dict[str, str], baseline: dict[str, str], **fields: Any
         for task, letters in tasks.items()
         for number, letter in enumerate(letters, start=1)
     ]
+
+
+def built(records: list[AttemptRecord], **info: Any) -> dict[str, Any]:
+    """The artifact of records with one candidate."""
+    (only,) = artifact.build(RunInfo.from_records(records).model_copy(update=info), iter(records))
+    return only
+
+
+def many(letter: str, count: int, attempts: int = 1) -> dict[str, str]:
+    """A picture for `both_arms` of many tasks that all went alike."""
+    return {f"task-{number:02}": letter * attempts for number in range(count)}

@@ -1,23 +1,21 @@
-"""One artifact per candidate: every field of a run, the same bytes whenever it is built, whole or not there."""
+"""One artifact per candidate: every field of a run, the same bytes whenever it is built."""
 
 from __future__ import annotations
 
 import json
-import math
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import a_record, both_arms, built, many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from aggregate import artifact, comparison
+from aggregate import artifact
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
-from aggregate.standard_json import clean, dumps
-from tests.builders import a_record, both_arms
+from aggregate.standard_json import dumps
 
 SPEC_FIELDS = [
     "schema_version",
@@ -55,15 +53,6 @@ SPEC_FIELDS = [
     "next_step",
     "next_owner",
 ]
-
-
-def built(records: list[AttemptRecord], **info: Any) -> dict[str, Any]:
-    (only,) = artifact.build(RunInfo.from_records(records).model_copy(update=info), iter(records))
-    return only
-
-
-def many(letter: str, count: int, attempts: int = 1) -> dict[str, str]:
-    return {f"task-{number:02}": letter * attempts for number in range(count)}
 
 
 def test_every_field_of_the_specification_is_at_the_top_level():
@@ -155,45 +144,6 @@ def test_a_benchmark_that_times_out_is_a_failed_one():
     (found,) = built(records)["speedups"]["candidate"].values()
     assert (found["n"], found["mean_speedup"]) == (2, 2.5)
     assert (found["mean_success_rate"], found["accuracy"]) == (0.5, 0.5)
-
-
-def test_an_extra_pass_is_priced_by_attempts_however_many_a_task_has():
-    """Four tasks, five attempts: $0.20 more buys 8 passes more."""
-    tasks = ("a", "b", "c", "d")
-    records = [
-        *both_arms(dict.fromkeys(tasks, "ppppf"), {}, completion={"cost_usd": 0.03}),
-        *both_arms({}, dict.fromkeys(tasks, "ppfff"), completion={"cost_usd": 0.02}),
-    ]
-    assert built(records)["cost"]["cost_per_extra_pass"] == pytest.approx(0.20 / 8)
-
-
-def test_thirds_that_cancel_out_are_no_gain_and_have_no_price():
-    """3/3 against 2/3 and 0/3 against 1/3: as many passes in both arms."""
-    for mine, other in ((0.02, 0.01), (0.01, 0.02)):
-        made = built(
-            [
-                *both_arms({"a": "ppp", "b": "fff"}, {}, completion={"cost_usd": mine}),
-                *both_arms({}, {"a": "ppf", "b": "pff"}, completion={"cost_usd": other}),
-            ]
-        )
-        assert made["attempt_delta"] == 0.0
-        assert (made["cost"]["cost_per_extra_pass"], made["cost"]["dominates"]) == (None, False)
-
-
-def test_an_unknown_price_makes_nobody_cheaper():
-    """The candidate's known price is 0.03 an attempt against 0.02: dearer, though its known sum is less."""
-    tasks = ("a", "b", "c", "d")
-    known = both_arms(dict.fromkeys(tasks, "p"), {}, completion={"cost_usd": 0.03})
-    unknown = [
-        record.model_copy(update={"attempt": 2, "completion": None})
-        for record in both_arms(dict.fromkeys(tasks, "p"), {})
-    ]
-    made = built(
-        [*known, *unknown, *both_arms({}, dict.fromkeys(tasks, "pf"), completion={"cost_usd": 0.02})]
-    )
-    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_task"] is None
-    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_attempt"] == pytest.approx(0.03)
-    assert made["cost"]["dominates"] is False
 
 
 def test_numbers_at_the_end_of_their_range_are_no_exception_and_no_noise():
@@ -343,27 +293,6 @@ def test_consistency_is_kept_by_arm_and_missing_when_nothing_was_repeated():
     assert any("range 100 points over 2 attempts" in warning for warning in made["warnings"])
 
 
-def test_cost_by_hand():
-    candidate = [a_record(task, completion={"cost_usd": 0.03}) for task in "ab"]
-    baseline = [a_record("a", "baseline", completion={"cost_usd": 0.01}, cached=True)]
-    baseline += [a_record("b", "baseline", outcome="failed", completion={"cost_usd": 0.01}, cached=True)]
-    made = built(candidate + baseline)
-    cost = made["cost"]
-    assert cost["by_arm"]["candidate"]["mean_cost_per_task"] == 0.03
-    assert cost["by_arm"]["baseline"]["cop"] == pytest.approx(0.01 / 0.5)
-    assert cost["frontier_cop"] == 0.02
-    assert cost["cost_per_extra_pass"] == pytest.approx(0.02 / 0.5)
-    assert cost["spent_usd"] == 0.06  # cached attempts were paid for earlier
-    assert cost["cost_by_model"] == {"anthropic:some-model": 0.08}
-    assert made["cost_weighted_advantage"] == pytest.approx(0.5 / 0.03, abs=1e-5)
-
-
-def test_an_infinite_cost_of_pass_is_null_and_marked():
-    made = built(both_arms({"a": "f"}, {"a": "f"}, completion={"cost_usd": 0.5}), weak_baseline="warn")
-    assert made["arms"]["candidate"]["cop"] is None
-    assert made["arms"]["candidate"]["no_pass"] is True
-
-
 def test_panels_are_reported_with_agreement_and_bias():
     def panel(*scores: float | None) -> list[dict[str, Any]]:
         return [
@@ -471,36 +400,6 @@ def test_a_sequential_run_decides_by_its_repeated_interval():
     assert [look["round"] for look in made["sequential"]["plan"]] == [1, 2, 3]
 
 
-def test_a_failed_candidate_leaves_a_trace():
-    records = [
-        a_record("slow", outcome="timeout", details="x" * 900, judgments=[{"judge": "contains"}]),
-        a_record("vague", outcome="failed", score=0.4, judgments=[{"judge": "llm-rubric", "score": 0.4}]),
-        a_record("wrong", outcome="failed", details="missing: iOS", judgments=[{"judge": "contains"}]),
-        a_record("right"),
-        *(a_record(task, "baseline") for task in ("slow", "vague", "wrong", "right")),
-    ]
-    made = built(records)
-    trace = artifact.trace(made)
-    assert made["verdict"] == "fail"
-    assert trace is not None
-    failed = {task["task_id"]: task for task in trace["failed_tasks"]}
-    assert {name: task["failed_category"] for name, task in failed.items()} == {
-        "slow": "efficiency",
-        "vague": "accuracy",
-        "wrong": "execution",
-    }
-    assert len(failed["slow"]["details"]) == 200
-    assert (failed["vague"]["score_before"], failed["vague"]["score_after"]) == (1.0, 0.4)
-    assert artifact.trace(built(both_arms({"a": "p"}, {"a": "p"}))) is None
-
-
-def test_the_line_for_stdout_is_the_seeds():
-    made = built(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}))
-    assert artifact.stdout_line(made) == (
-        '{"execution_pass_rate": 1.0, "baseline_pass_rate": 0.5, "delta": 0.5, "verdict": "pass"}'
-    )
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_permuting_the_records_changes_no_byte(shuffler: random.Random):
@@ -521,77 +420,6 @@ def test_intervals_contain_their_estimate_and_stay_within_one(passes):
         assert -1 <= bounds["low"] <= bounds["estimate"] <= bounds["high"] <= 1
 
 
-def test_the_artifact_is_written_whole_or_not_at_all(tmp_path):
-    made = built(both_arms({"a": "p"}, {"a": "p"}))
-    path = artifact.write(made, tmp_path / "deep" / "run.json")
-    first = path.read_bytes()
-    assert artifact.write(made, path).read_bytes() == first
-    # Given something that JSON cannot hold, the old file stays and nothing is left beside it
-    with pytest.raises(ValueError, match="Unable to serialize"):
-        artifact.write({**made, "delta": object()}, path)
-    assert path.read_bytes() == first
-    assert [entry.name for entry in path.parent.iterdir()] == ["run.json"]
-
-
-def test_a_folder_in_the_way_leaves_no_temporary_file(tmp_path):
-    (tmp_path / "run.json").mkdir()
-    with pytest.raises(OSError, match=r"run\.json"):
-        artifact.write(built([]), tmp_path / "run.json")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_the_truth_anchor_is_absolute_even_for_a_relative_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = artifact.write(built([]), Path("run.json"))
-    assert path == tmp_path / "run.json"
-    assert json.loads(path.read_text(encoding="utf-8"))["truth_anchor"] == str(tmp_path / "run.json")
-
-
 def test_the_environment_has_the_runs_own_wall_time_and_speed():
     made = built(both_arms({"a": "p"}, {"a": "p"}), wall_seconds=4.0, environment={"hosts": 2})
     assert made["environment"] == {"wall_seconds": 4.0, "attempts_per_second": 0.5, "hosts": 2}
-
-
-def test_two_runs_without_a_task_in_common_are_not_compared():
-    first, second = (both_arms({task: "pp"}, {task: "ff"}) for task in ("a", "b"))
-    with pytest.raises(ValueError, match="no task was judged in both runs"):
-        comparison.compare(first, second)
-
-
-def test_two_runs_of_which_one_had_an_outage_are_not_decided():
-    """Of 100 tasks the second run judged the 20 that the first failed; an outage is never an improvement."""
-    names = [f"t{number}" for number in range(100)]
-    first = both_arms({name: "f" if number < 20 else "p" for number, name in enumerate(names)}, {})
-    second = both_arms({name: "p" if number < 20 else "e" for number, name in enumerate(names)}, {})
-    made = comparison.compare(first, second)
-    assert made["decision"] == "inconclusive"
-    assert "80 of 100 second-run attempts ended in error" in made["summary"]
-
-
-def test_tasks_of_one_run_only_are_told():
-    first, second = both_arms({"a": "p", "b": "p"}, {}), both_arms({"b": "p", "c": "p"}, {})
-    assert (
-        "not in the difference by attempts: 2 of their tasks." in comparison.compare(first, second)["summary"]
-    )
-
-
-def test_two_runs_of_a_suite_are_compared_by_their_candidates():
-    first = both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "p"})
-    second = both_arms({"a": "p", "b": "p", "c": "p"}, {"a": "f"}, run_id="run-2")
-    result = comparison.compare(first, second)
-    assert (result["n_pairs"], result["n_dropped"]) == (2, 1)
-    assert (result["baseline_pass_rate"], result["execution_pass_rate"]) == (0.5, 1.0)
-    assert [change["task_id"] for change in result["changes"]] == ["a"]
-    assert result["decision"] == "inconclusive"
-    assert json.loads(dumps(result)) == result
-    several = [a_record("a", "candidate:x"), a_record("a", "candidate:y")]
-    with pytest.raises(ValueError, match="several candidates"):
-        comparison.compare(first, several)
-
-
-def test_cleaning_leaves_only_standard_json():
-    assert clean({"a": math.nan, 1: [math.inf, (1, 2)], "s": "\ud800"}) == {
-        "a": None,
-        "1": [None, [1, 2]],
-        "s": "?",
-    }

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from builders import a_record, both_arms
 
 from aggregate import artifact, exports, frames, groups, metrics, tables
 from aggregate.records import AttemptRecord
 from aggregate.run_info import RunInfo
-from tests.builders import a_record, both_arms
 
 FILES = ["attempts.csv", "criteria.csv", "judgments.csv", "summary.json", "tasks.csv"]
 SEED_KEYS = [

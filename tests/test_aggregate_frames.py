@@ -10,13 +10,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from builders import a_record, both_arms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregate import frames, metrics
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, Observer, RunInfo, TaskInfo
-from tests.builders import a_record, both_arms
 
 
 def a_judgment(score: float | None = 1.0, **fields: object) -> dict[str, object]:

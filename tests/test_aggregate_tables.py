@@ -6,12 +6,12 @@ import io
 from typing import Any
 
 import pytest
+from builders import a_record, both_arms
 from rich.console import Console
 
 from aggregate import artifact, comparison, number_formats, sentences, tables
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
-from tests.builders import a_record, both_arms
 
 
 def printed(records: list[AttemptRecord], width: int = 80, **info: Any) -> str:

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pytest_judging import WAYS, Way, a_suite, children, judged, needs, processes_naming
 
 from judges import warm
 from judges.judgment import Judgment
-from tests.pytest_judging import WAYS, Way, a_suite, children, judged, needs, processes_naming
 
 ROOT = os.geteuid() == 0
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pytest_judging import WAYS, Way, a_suite, children, children_named, judged, needs, until
 
 from judges import process_tree, pytest_report, pytest_run, sandbox, warm
 from judges.judgment import Completion, Workspace
 from judges.judgment import Tests as Counts
 from judges.spec import Pytest
-from tests.pytest_judging import WAYS, Way, a_suite, children, children_named, judged, needs, until
 
 READS_THE_OUTPUT = """
     import os
@@ -391,18 +391,16 @@ def test_zygotes_end_with_a_worker_that_is_killed(tmp_path: Path, eventually: Ca
     script = f"""
 import asyncio, os, pathlib, sys
 from judges import process_tree
-from tests.pytest_judging import a_suite, judged
+from pytest_judging import a_suite, judged
 assert asyncio.run(judged(a_suite(pathlib.Path({str(tmp_path)!r})), "warm")).passed
 print(*process_tree.descendants(os.getpid()), flush=True)
 sys.stdin.read()
 """
-    root = Path(__file__).parent.parent
     with subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=root,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     ) as worker:
         assert worker.stdout is not None
         zygotes = [int(process) for process in worker.stdout.readline().split()]

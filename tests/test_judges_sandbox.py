@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pytest_judging import children, processes_naming, until
 
 from judges import bubblewrap, process_tree, sandbox
 from judges.judgment import Sandbox
 from judges.sandbox import Input, Limits, SandboxResult
-from tests.pytest_judging import children, processes_naming, until
 
 MIB = 1024 * 1024
 PYTHON = (sys.executable, "-I", "-c")

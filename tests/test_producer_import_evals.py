@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import standalone, uplift
 
 from judges.spec import Rubric
 from producer import suite
 from producer.importers import evals_json, writing
 from producer.importers.found import Unimportable
-from tests.running import standalone, uplift
 
 SKILL_CREATOR = {
     "skill_name": "csv-cleaner",

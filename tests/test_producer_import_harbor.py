@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from running import SKILL, standalone, uplift
 
 from judges.spec import Pytest
 from producer import suite
 from producer.importers import harbor, writing
 from producer.importers.found import Found, Unimportable
-from tests.running import SKILL, standalone, uplift
 
 TOML = """version = "1.0"
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_producer_import_evals import SKILL_CREATOR
+from test_producer_import_promptfoo import CONFIG
 
 from producer import located_yaml, suite
 from producer.importers import evals_json, promptfoo, writing
 from producer.importers.found import Found, Unimportable
-from tests.test_producer_import_evals import SKILL_CREATOR
-from tests.test_producer_import_promptfoo import CONFIG
 
 EVALS = json.dumps(
     {**SKILL_CREATOR, "evals": [{**each, "files": []} for each in SKILL_CREATOR["evals"]]}, indent=1

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import SKILL, standalone, uplift
 
 from judges import judge
 from judges.judgment import Completion, Workspace
 from producer import suite
 from producer.importers import promptfoo, writing
 from producer.importers.found import Found, Unimportable
-from tests.running import SKILL, standalone, uplift
 
 # Written after promptfoo's public documentation: prompts inline and in a file, defaults, variables, many assertions.
 CONFIG = """# yaml-language-server: $schema=https://promptfoo.dev/config-schema.json

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]  # the same
 from jsonschema import Draft7Validator
+from running import uplift
 
 from producer import init, skills, suite
 from producer.skills import InvalidSkill
-from tests.running import uplift
 from workers.bundles import unpack
 
 SKILL = "---\nname: haiku-writer\ndescription: 'Write short: poems @suite@.'\n---\nWrite three lines.\n"

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_producer_suite_hostile as hostile
+import test_producer_suite_mistakes as mistakes
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from running import uplift
 from suites import TASK, a_fixture, a_task
 
 from judges.spec import JUDGE_TYPES
 from producer import schema, suite
-from tests import test_producer_suite_hostile as hostile
-from tests import test_producer_suite_mistakes as mistakes
-from tests.running import uplift
 
 REPOSITORY = Path(__file__).parent.parent
 VALIDATOR = Draft202012Validator(schema.schema())

@@ -1,0 +1,66 @@
+"""What runs cost: by arm, by task, by pass, and for each pass that the candidate adds."""
+
+from __future__ import annotations
+
+import pytest
+from builders import a_record, both_arms, built
+
+
+def test_an_extra_pass_is_priced_by_attempts_however_many_a_task_has():
+    """Four tasks, five attempts: $0.20 more buys 8 passes more."""
+    tasks = ("a", "b", "c", "d")
+    records = [
+        *both_arms(dict.fromkeys(tasks, "ppppf"), {}, completion={"cost_usd": 0.03}),
+        *both_arms({}, dict.fromkeys(tasks, "ppfff"), completion={"cost_usd": 0.02}),
+    ]
+    assert built(records)["cost"]["cost_per_extra_pass"] == pytest.approx(0.20 / 8)
+
+
+def test_thirds_that_cancel_out_are_no_gain_and_have_no_price():
+    """3/3 against 2/3 and 0/3 against 1/3: as many passes in both arms."""
+    for mine, other in ((0.02, 0.01), (0.01, 0.02)):
+        made = built(
+            [
+                *both_arms({"a": "ppp", "b": "fff"}, {}, completion={"cost_usd": mine}),
+                *both_arms({}, {"a": "ppf", "b": "pff"}, completion={"cost_usd": other}),
+            ]
+        )
+        assert made["attempt_delta"] == 0.0
+        assert (made["cost"]["cost_per_extra_pass"], made["cost"]["dominates"]) == (None, False)
+
+
+def test_an_unknown_price_makes_nobody_cheaper():
+    """The candidate's known price is 0.03 an attempt against 0.02: dearer, though its known sum is less."""
+    tasks = ("a", "b", "c", "d")
+    known = both_arms(dict.fromkeys(tasks, "p"), {}, completion={"cost_usd": 0.03})
+    unknown = [
+        record.model_copy(update={"attempt": 2, "completion": None})
+        for record in both_arms(dict.fromkeys(tasks, "p"), {})
+    ]
+    made = built(
+        [*known, *unknown, *both_arms({}, dict.fromkeys(tasks, "pf"), completion={"cost_usd": 0.02})]
+    )
+    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_task"] is None
+    assert made["cost"]["by_arm"]["candidate"]["mean_cost_per_attempt"] == pytest.approx(0.03)
+    assert made["cost"]["dominates"] is False
+
+
+def test_cost_by_hand():
+    candidate = [a_record(task, completion={"cost_usd": 0.03}) for task in "ab"]
+    baseline = [a_record("a", "baseline", completion={"cost_usd": 0.01}, cached=True)]
+    baseline += [a_record("b", "baseline", outcome="failed", completion={"cost_usd": 0.01}, cached=True)]
+    made = built(candidate + baseline)
+    cost = made["cost"]
+    assert cost["by_arm"]["candidate"]["mean_cost_per_task"] == 0.03
+    assert cost["by_arm"]["baseline"]["cop"] == pytest.approx(0.01 / 0.5)
+    assert cost["frontier_cop"] == 0.02
+    assert cost["cost_per_extra_pass"] == pytest.approx(0.02 / 0.5)
+    assert cost["spent_usd"] == 0.06  # cached attempts were paid for earlier
+    assert cost["cost_by_model"] == {"anthropic:some-model": 0.08}
+    assert made["cost_weighted_advantage"] == pytest.approx(0.5 / 0.03, abs=1e-5)
+
+
+def test_an_infinite_cost_of_pass_is_null_and_marked():
+    made = built(both_arms({"a": "f"}, {"a": "f"}, completion={"cost_usd": 0.5}), weak_baseline="warn")
+    assert made["arms"]["candidate"]["cop"] is None
+    assert made["arms"]["candidate"]["no_pass"] is True
