@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from aggregate import frames, sentences
-from aggregate.records import AttemptRecord
-from aggregate.run_info import BASELINE, CANDIDATE, is_candidate
-from aggregate.standard_json import Cleaned, clean, cleaned_rows
+from aggregate import frames
+from aggregate.run_info import BASELINE, CANDIDATE
+from aggregate.standard_json import Cleaned, cleaned_rows
 from aggregate.stats import (
     Interval,
     attempts_needed,
@@ -27,7 +25,6 @@ from aggregate.stats import (
     sign_flip_test,
     tasks_needed,
 )
-from aggregate.verdict import MARGIN, ArmErrors, decision
 
 UNIT = ["task", "model"]
 _PAIRED = ["passed", "passes", "n_judged", "pass_rate", "score", "impl_rate"]
@@ -221,69 +218,6 @@ def intervals(compared: Comparison) -> dict[str, Any]:
 def bounds(interval: Interval) -> dict[str, float]:
     """An interval as JSON."""
     return {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-
-
-def compare(
-    records_a: Iterable[AttemptRecord],
-    records_b: Iterable[AttemptRecord],
-    *,
-    level: float = 0.95,
-    margin: float = MARGIN,
-) -> dict[str, Any]:
-    """Two runs of one suite: the second's candidate arm against the first's, paired by (task, model).
-
-    A run without a candidate arm is compared by its baseline; one with several candidates is a ValueError. Two
-    runs of one model each are paired by task alone: which model does better is then what is asked.
-    """
-    first, second = (_one_arm(frames.collect(records)) for records in (records_a, records_b))
-    models = sorted({*first["model"].unique(), *second["model"].unique()})
-    if first["model"].nunique() == second["model"].nunique() == 1:
-        first, second = (tasks.assign(model=" / ".join(models)) for tasks in (first, second))
-    joined = pd.concat([first.assign(arm="a"), second.assign(arm="b")], ignore_index=True)
-    paired = units(joined, candidate="b", baseline="a")
-    compared = compare_units(paired, level=level)
-    if not compared.n_pairs:
-        raise ValueError("no task was judged in both runs, so there is nothing to compare")
-    made = decision(
-        compared.tasks_like_these, margin, {"first-run": _errors(first), "second-run": _errors(second)}
-    )
-    told = {
-        **block(compared),
-        "decision": made.decision,
-        "decision_reason": made.reason,
-        "margin": margin,
-        "models": models,
-        "changes": changes(paired),
-    }
-    result: dict[str, Any] = clean(told)
-    said = (
-        sentences.found(result, "the second run", "the first"),
-        _alone(compared.n_dropped),
-        sentences.decided(result),
-        sentences.power(result),
-        sentences.simulated(result),
-    )
-    return {**result, "summary": " ".join(filter(None, said))}
-
-
-def _errors(tasks: pd.DataFrame) -> ArmErrors:
-    return ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
-
-
-def _alone(dropped: int) -> str:
-    if not dropped:
-        return ""
-    return f"Not judged in both runs, and so not in the difference by attempts: {dropped} of their tasks."
-
-
-def _one_arm(made: frames.Frames) -> pd.DataFrame:
-    tasks = made.tasks
-    arms = sorted(tasks["arm"].unique())
-    candidates = [arm for arm in arms if is_candidate(arm)]
-    if len(candidates) > 1:
-        raise ValueError(f"a run has several candidates ({', '.join(candidates)}); compare runs of one")
-    wanted = candidates[0] if candidates else BASELINE
-    return tasks[tasks["arm"] == wanted]
 
 
 def _difference(both: pd.DataFrame, column: str) -> float:

@@ -74,7 +74,7 @@ def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
 
 
 def compare_table(result: Mapping[str, Any]) -> RenderableType:
-    """Two runs side by side: what `comparison.compare` found."""
+    """Two runs side by side: what `two_runs.compare` found."""
     table = _table("", "second run", "first run", "difference")
     _add(
         table,
@@ -83,8 +83,11 @@ def compare_table(result: Mapping[str, Any]) -> RenderableType:
         shown(result["baseline_pass_rate"], rate),
         shown(result["delta"], in_points),
     )
-    _add(table, "Attempts passed", "", "", shown(result["attempt_delta"], in_points))
-    _add(table, "Mean score", "", "", shown(result["score_delta"], signed))
+    for row in ROWS:
+        if row.difference and row.metric in result["second_run"]:
+            rates = (result[run].get(row.metric) for run in ("second_run", "first_run"))
+            difference = shown(result[row.difference], row.difference_how)
+            _add(table, row.label, *(shown(value, row.how) for value in rates), difference)
     return Group(table, _text(result["summary"]), *_changes(result, "first run", "second run"))
 
 

@@ -67,15 +67,17 @@ def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
 
 
 def write(artifact: dict[str, Any], notes: Notes, places: Places, *, several: bool) -> dict[str, Any]:
-    """Write one artifact, and a trace beside it where it failed."""
+    """Write one artifact, and a trace beside it where it failed; an earlier ending's trace goes."""
     run_id, candidate = artifact["run_id"], artifact["candidate_id"] if several else None
     path = places.artifact(run_id, candidate)
     if notes.output is not None:
         path = Path(notes.output) / path.name if several else Path(notes.output)
     artifact = {**artifact, "truth_anchor": str(artifact_file.write(artifact, path))}
-    trace = artifact_file.trace(artifact)
+    trace, path = artifact_file.trace(artifact), places.trace(run_id, candidate)
     if trace is not None:
-        artifact_file.write_json(trace, places.trace(run_id, candidate))
+        artifact_file.write_json(trace, path)
+    else:
+        path.unlink(missing_ok=True)
     return artifact
 
 

@@ -73,8 +73,7 @@ class Options:
             raise InvalidOption(f"--pass-k is {self.pass_k}; give a whole number from 1")
         if self.stop_early == "decision" and self.pass_k < 2:
             raise InvalidOption("--stop-early decision needs --pass-k 2 or more: it looks after each round")
-        if not 0 <= self.margin < 1:
-            raise InvalidOption(f"--margin is {self.margin}; give a number from 0 to 1")
+        check_margin(self.margin)
         if not 0 < self.effect <= 1:
             raise InvalidOption(f"--effect is {self.effect}; give a number above 0 and up to 1")
         if self.stop_early is not None and self.no_baseline:
@@ -85,6 +84,12 @@ class Options:
             check_budget(self.budget_usd)
         if len(set(self.models)) != len(self.models):
             raise InvalidOption("--model names the same model twice")
+
+
+def check_margin(share: float) -> None:
+    """Raise InvalidOption for a margin that is no share of tasks."""
+    if not 0 <= share < 1:
+        raise InvalidOption(f"--margin is {share:g}; give a number from 0 to 1")
 
 
 def check_budget(usd: float) -> None:

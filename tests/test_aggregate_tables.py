@@ -9,7 +9,7 @@ import pytest
 from builders import a_record, both_arms
 from rich.console import Console
 
-from aggregate import artifact, comparison, number_formats, sentences, tables
+from aggregate import artifact, number_formats, sentences, tables, two_runs
 from aggregate.records import AttemptRecord
 from aggregate.run_info import CandidateInfo, RunInfo, TaskInfo
 
@@ -197,10 +197,11 @@ def test_hostile_names_and_messages_are_plain_text_and_no_markup():
 
 
 def test_two_runs_are_shown_side_by_side():
-    result = comparison.compare(both_arms({"a": "f"}, {}), both_arms({"a": "p"}, {}))
-    text = shown(tables.compare_table(result))
-    assert "second run" in text
-    assert "+100 points" in text
+    result = two_runs.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
+    lines = [line.split() for line in shown(tables.compare_table(result)).splitlines()]
+    assert ["Tasks", "passed", "100.0", "%", "100.0", "%", "+0", "points"] in lines
+    assert ["Attempts", "passed", "100.0", "%", "25.0", "%", "+75", "points"] in lines
+    assert ["Mean", "score", "1.00", "0.25", "+0.75"] in lines
 
 
 def test_groups_are_shown_when_there_are_several():

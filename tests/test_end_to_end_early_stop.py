@@ -7,6 +7,8 @@ import pytest
 from running import SKILL, worker
 
 from producer import aevaluate
+from producer.aggregation import compare_runs
+from producer.places import Places
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,10 @@ async def test_the_verdict_is_that_of_the_full_run_with_the_same_seeds_and_attem
     saved = [run.artifact["attempts"]["skipped"] for run in early]
     assert all(saved)
     assert sum(run.spent_usd for run in early) < sum(run.spent_usd for run in full)
+    places = Places(full[0].artifact_path.parent.parent)
+    told = [compare_runs(runs[0].run_id, runs[1].run_id, places, margin=0.05) for runs in (full, early)]
+    assert [comparison["curtailed"] for comparison in told] == [False, True]
+    assert [comparison["decision"] for comparison in told] == ["worse", "inconclusive"]
 
 
 async def test_a_clear_difference_is_decided_between_rounds_and_the_plan_of_looks_is_told(evaluated):
