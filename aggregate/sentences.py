@@ -21,6 +21,11 @@ def is_simulated(model: str) -> bool:
     return model.partition(":")[0] in SIMULATED_KINDS
 
 
+def by_model(artifact: Mapping[str, Any]) -> bool:
+    """Whether a task counts once for each model; not when two runs of a model each are compared."""
+    return bool(artifact.get("paired_by_model", len(artifact["models"]) > 1))
+
+
 def summary(artifact: Mapping[str, Any]) -> list[str]:
     """The result in a few sentences: what was found, how sure, what is needed, what to be careful of."""
     if artifact["verdict"] == "skipped":
@@ -139,7 +144,7 @@ def power(artifact: Mapping[str, Any]) -> str:
     needed = artifact["needed"]
     if needed is None or not needed["n_pairs"]:
         return ""
-    noun = counted(needed["n_pairs"], "pair of task and model" if len(artifact["models"]) > 1 else "task")
+    noun = counted(needed["n_pairs"], "pair of task and model" if by_model(artifact) else "task")
     smallest, wanted = artifact["min_detectable_effect"], needed["effect"]
     target = f"{100 * wanted:.3g}"
     if smallest is not None and smallest <= wanted:

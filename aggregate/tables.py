@@ -88,7 +88,8 @@ def compare_table(result: Mapping[str, Any]) -> RenderableType:
             rates = (result[run].get(row.metric) for run in ("second_run", "first_run"))
             difference = shown(result[row.difference], row.difference_how)
             _add(table, row.label, *(shown(value, row.how) for value in rates), difference)
-    return Group(table, _text(result["summary"]), *_changes(result, "first run", "second run"))
+    changes = [Text(""), *_changes(result, "first run", "second run")]
+    return Group(table, _text(result["summary"]), *(changes if result["changes"] else ()))
 
 
 def _one(artifact: Artifact) -> Iterable[RenderableType]:
@@ -213,7 +214,7 @@ def _changes(
     changes = artifact["changes"]
     if not changes:
         return
-    several = len(artifact["models"]) > 1
+    several = sentences.by_model(artifact)
     table = _table("tasks that changed", before, after, "p (corrected)")
     for change in changes[:SHOWN_TASKS]:
         name = plain(change["task_id"], _NAME)

@@ -35,7 +35,8 @@ def compare(
         for records, planned in zip((records_a, records_b), curtailed_at, strict=True)
     )
     models = sorted({*first["model"].unique(), *second["model"].unique()})
-    if first["model"].nunique() == second["model"].nunique() == 1:
+    by_model = first["model"].nunique() > 1 or second["model"].nunique() > 1
+    if not by_model:
         first, second = (tasks.assign(model=" / ".join(models)) for tasks in (first, second))
     joined = pd.concat([first.assign(arm="a"), second.assign(arm="b")], ignore_index=True)
     paired = comparison.units(joined, candidate="b", baseline="a")
@@ -57,6 +58,7 @@ def compare(
         "decision_reason": made.reason,
         "margin": margin,
         "models": models,
+        "paired_by_model": by_model,
         "changes": [] if curtailed else comparison.changes(paired),
     }
     result: dict[str, Any] = clean(told)

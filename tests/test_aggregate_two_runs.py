@@ -48,6 +48,16 @@ def test_two_runs_of_a_suite_are_compared_by_their_candidates():
         two_runs.compare(first, several)
 
 
+def test_runs_of_a_model_each_are_paired_by_task_and_told_so():
+    one, other = (both_arms({"a": "pf", "b": letters}, {}, model=f"m{letters}") for letters in ("ff", "pp"))
+    made = two_runs.compare(one, other)
+    assert (made["n_pairs"], made["models"], made["paired_by_model"]) == (2, ["mff", "mpp"], False)
+    assert "2 tasks" in made["summary"]
+    several = two_runs.compare([*one, *other], other)
+    assert (several["n_pairs"], several["paired_by_model"]) == (2, True)
+    assert "2 pairs of task and model" in several["summary"]
+
+
 def test_a_run_that_stopped_at_its_verdict_is_compared_by_tasks_only():
     """Task b may still have passed in the attempts that were left out, so nobody knows it."""
     first = both_arms({"a": "p", "b": "f", "c": "ff"}, {})
