@@ -11,7 +11,7 @@ from producer.names import check_run_id
 from producer.options import InvalidOption, check_budget
 from producer.places import Places
 from producer.results import report_and_exit
-from producer.session import NotServed, Session
+from producer.session import NoTrace, NotServed, Session
 from producer.submit import INSIST_SECONDS, go_on
 from producer.watch import Interrupted, Watch
 from workers.store import Store, UnknownRun
@@ -100,7 +100,7 @@ def _taken_over(run_id: str, where: Surroundings, budget_usd: float | None) -> l
     try:
         with session.taking_over(where.places, run_id, worker=True, in_flight=where.in_flight) as opened:
             return _go_on(run_id, opened, where, budget_usd)
-    except UnknownRun:
+    except NoTrace:
         if made := finished(where.places, run_id):  # nothing is left to do
             return made
         raise

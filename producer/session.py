@@ -24,6 +24,16 @@ class NotServed(Exception):
     """Nobody serves the run's private server at the moment: its owner has finished the run, or died."""
 
 
+class NoTrace(UnknownRun):
+    """The run has no private server that could be started again."""
+
+    def __init__(self, places: Places, run_id: str) -> None:
+        super().__init__(
+            f"no run {run_id!r} under way under {places.root}; `uplift runs` lists what is there, "
+            "and --broker URL looks on a server"
+        )
+
+
 @dataclass(frozen=True)
 class Session:
     """An open server; `local` is set where this process has started it, and must keep it alive.
@@ -39,16 +49,8 @@ class Session:
         """Raise when a private server or worker has died: NoServer for ours, NotServed for another's."""
         if self.local is not None:
             self.local.check()
-        if self.joined is not None and local.address(self.joined) is None:
+        if self.joined is not None and local.settled_address(self.joined) is None:
             raise NotServed
-
-
-def nowhere(places: Places, run_id: str) -> UnknownRun:
-    """What to raise for a run of which there is no trace."""
-    return UnknownRun(
-        f"no run {run_id!r} under way under {places.root}; `uplift runs` lists what is there, "
-        "and --broker URL looks on a server"
-    )
 
 
 def broker_url(flag: str | None, *, insecure: bool = False) -> str | None:
@@ -84,7 +86,7 @@ def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Session
         with closing(open_server(url, retries=RETRIES if broker else 1)) as server:
             yield Session(server, joined=folder if broker is None else None)
     except (redis.ConnectionError, redis.TimeoutError):
-        if broker is None and local.address(folder) is None:
+        if broker is None and local.settled_address(folder) is None:
             raise NotServed from None
         raise
 
@@ -96,11 +98,11 @@ def taking_over(
     """A run's private server that nobody serves, started again, with a worker if asked."""
     folder = places.embedded(run_id)
     if not local.has_data(folder):
-        raise nowhere(places, run_id)
+        raise NoTrace(places, run_id)
     with local.serving(folder) as private, closing(open_server(private.url)) as server:
         if server.store.state(run_id) is None:  # its owner left nothing behind
             private.forget = True
-            raise nowhere(places, run_id)
+            raise NoTrace(places, run_id)
         # The worker that held them has died with the server's last owner: nobody need wait for its leases.
         expire_all(server.store.client, run_id)
         if worker:

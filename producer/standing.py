@@ -17,7 +17,7 @@ from producer.live_view import clock, usd, whole_points
 from producer.looking import Looker
 from producer.places import Places
 from producer.rough_intervals import Interval
-from producer.session import NotServed
+from producer.session import NoTrace, NotServed
 from producer.submit import Server
 from producer.view import View
 from workers.server import workers as known_workers
@@ -39,7 +39,7 @@ def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
             return _over(run_id, made)
         if local.has_data(places.embedded(run_id)):
             return {"run": run_id, "state": "interrupted", "next": places.command("resume", run_id)}
-        raise session.nowhere(places, run_id) from None
+        raise NoTrace(places, run_id) from None
 
 
 def state_word(state: State) -> str:
