@@ -101,7 +101,7 @@ async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(settin
 
 
 async def test_time_is_up_when_it_is_up(setting: Sandbox) -> None:
-    result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=0.5)
+    result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=2)
 
     assert (result.ending, result.exit_code, result.error) == ("timeout", None, None)
     assert result.output == b"begun\n"

@@ -135,7 +135,7 @@ async def test_workers_together_hold_at_most_the_slots_there_are(
 async def test_a_dead_workers_slots_come_back_by_themselves(
     server: redis.asyncio.Redis, worker: Worker
 ) -> None:
-    dead = ModelLimits(server, lease_seconds=0.3)
+    dead = ModelLimits(server, lease_seconds=1.5)
     await dead.acquire(MODEL, Limits(max_in_flight=1))
     assert dead._keeper is not None
     dead._keeper.cancel()
@@ -147,9 +147,9 @@ async def test_a_dead_workers_slots_come_back_by_themselves(
 async def test_a_living_workers_slot_is_kept_beyond_its_lease(
     server: redis.asyncio.Redis, worker: Worker
 ) -> None:
-    await worker(lease_seconds=1.0).acquire(MODEL, Limits(max_in_flight=1))
+    await worker(lease_seconds=2.0).acquire(MODEL, Limits(max_in_flight=1))
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(2.5):
+        async with asyncio.timeout(4.5):
             await worker().acquire(MODEL, Limits(max_in_flight=1))
 
 

@@ -301,7 +301,7 @@ def written_pids(folder: Path) -> list[int]:
 
 async def test_a_deadline_kills_a_program_and_its_children(tmp_path: Path) -> None:
     script = FAMILY + 'print(\'{"reply": {"text": "so far"}}\', flush=True); time.sleep(600)'
-    request = Request("", workspace=tmp_path, timeout_seconds=2, sandbox="off")
+    request = Request("", workspace=tmp_path, timeout_seconds=4, sandbox="off")
     with pytest.raises(ModelTimedOut) as caught:
         await said_by(script, request, output="jsonl", **PATHS)
     assert caught.value.completion.text == "so far"
