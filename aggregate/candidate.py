@@ -61,7 +61,7 @@ def measure(
         **_counts(one),
         **_early_stop(one, told),
         "consistency": one.consistency,
-        "cost": costs.block(info, frames.attempts, one.overall, one.compared, one.arm),
+        "cost": costs.block(info, frames.attempts, one.overall, costs.extra(one.both, told["attempt_delta"])),
         "cost_weighted_advantage": _weighted_advantage(one),
         "speedups": one.speedups,
         "judges": panels.block(_of(frames.judgments, one.arms), _of(frames.attempts, one.arms)),
@@ -117,15 +117,19 @@ class _Candidate:
     def paired(self) -> pd.DataFrame:
         """An unfinished run has arms of different length, so only its pairs are comparable."""
         if self.info.unfinished and self.info.baseline != "none":
-            return comparison.in_both(self.all_units)
+            return self.both
         return self.all_units
+
+    @cached_property
+    def both(self) -> pd.DataFrame:
+        return comparison.in_both(self.all_units)
 
     @cached_property
     def dropped(self) -> list[dict[str, str]]:
         """Units of the plan or of the records that lack a judged attempt in an arm; none without a baseline."""
         if self.info.baseline == "none":
             return []
-        kept = _units(comparison.in_both(self.all_units))
+        kept = _units(self.both)
         known = _units(self.all_units)
         # Without a plan, as of merged runs, a task need not have been meant for every model.
         met = {task for task, _ in known} if self.info.planned_attempts is None else set()
@@ -187,6 +191,7 @@ def _verdict(one: _Candidate) -> Verdict:
         no_baseline=info.baseline == "none",
         # A run that was cut off while its sign was open is an error by its status; bounds say nothing.
         delta_bounds=bounds if settled else None,
+        n_pairs=one.compared.n_pairs,
     )
 
 
@@ -313,8 +318,7 @@ def _warnings(one: _Candidate) -> list[str]:
 
 def _uneven(one: _Candidate) -> list[str]:
     """Whoever has more attempts passes more tasks by luck, since one pass is enough."""
-    both = comparison.in_both(one.all_units)
-    mine, other = int(both["candidate_n_judged"].sum()), int(both["baseline_n_judged"].sum())
+    mine, other = int(one.both["candidate_n_judged"].sum()), int(one.both["baseline_n_judged"].sum())
     if one.curtailed or max(mine, other) <= _UNEVEN * min(mine, other):
         return []
     words = f"{mine} judged attempts of {plain(one.arm)} against {other} of the baseline on the same tasks"

@@ -27,7 +27,10 @@ from aggregate.stats import (
 )
 
 UNIT = ["task", "model"]
-_PAIRED = ["passed", "passes", "n_judged", "pass_rate", "score", "impl_rate"]
+_PAIRED = [
+    *("passed", "passes", "n_judged", "pass_rate", "score", "impl_rate"),
+    *("cost_usd", "n_cost_known", "n_unpriced"),
+]
 ADVISED_ATTEMPTS = 5
 _BIASED = frozenset(
     {
@@ -38,6 +41,7 @@ _BIASED = frozenset(
         "interval",
         "p_value",
         "p_value_greater",
+        "mcnemar_p_value",
         "min_detectable_effect",
         "needed",
     }
@@ -102,7 +106,7 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
         n_dropped=len(paired) - len(both),
         candidate_rate=candidate_rate,
         baseline_rate=baseline_rate,
-        delta=rounded_delta(candidate_rate, baseline_rate),
+        delta=rounded_delta(candidate_rate, baseline_rate) if len(both) else math.nan,
         attempt_delta=suite_like.estimate,
         score_delta=_difference(both, "score"),
         impl_rate_delta=_difference(both, "impl_rate"),

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from aggregate.comparison import Comparison
-from aggregate.run_info import RunInfo
+from aggregate.run_info import BASELINE, CANDIDATE, RunInfo
 from aggregate.stats import (
     compute_frontier_cop,
     cost_per_extra_pass,
@@ -37,25 +36,20 @@ def block(
     info: RunInfo,
     attempts: pd.DataFrame,
     arms: Mapping[str, Mapping[str, Any]],
-    compared: Comparison,
-    arm: str,
+    gain: Mapping[str, Any],
 ) -> dict[str, Any]:
     """SPEC 6.5: cost per arm and model, cost of a pass and its frontier, and the price of an extra pass.
 
     `total_cost` adds up what is known; `n_cost_known` of `n` says how much that is. Cached attempts keep
-    their cost here and count nothing towards `spent_usd`.
+    their cost here and count nothing towards `spent_usd`. `gain` is what `extra` found.
     """
-    mine, other = arms.get(arm, {}), arms.get("baseline", {})
-    # Of an attempt, as the difference is: a task's k attempts would make an extra pass k times as dear.
-    dearer = (mine.get("mean_cost_per_attempt"), other.get("mean_cost_per_attempt"), compared.attempt_delta)
     known = attempts.dropna(subset=["cost_usd"])
     by_model = known.groupby("model", sort=True)["cost_usd"].sum()
     return {
         "by_arm": {name: {key: values[key] for key in _PER_ARM} for name, values in arms.items()},
         "cost_by_model": {str(model): float(total) for model, total in by_model.items()},
         "frontier_cop": compute_frontier_cop(values["cop"] for values in arms.values()),
-        "cost_per_extra_pass": cost_per_extra_pass(*dearer),
-        "dominates": dominates(*dearer),
+        **gain,
         "spent_usd": info.spent_usd if info.spent_usd is not None else spent(attempts),
         "wasted_usd": info.wasted_usd,
         "wasted_attempts": info.wasted_attempts,
@@ -64,6 +58,23 @@ def block(
         "assumed_usd": info.assumed_usd,
         "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
     }
+
+
+def extra(both: pd.DataFrame, attempt_delta: float | None) -> dict[str, Any]:
+    """What the candidate's difference costs, over the tasks of both arms; unknown while an answer has no price."""
+    mine, other = (_of_an_attempt(both, arm) for arm in (CANDIDATE, BASELINE))
+    return {
+        "cost_per_extra_pass": cost_per_extra_pass(mine, other, attempt_delta),
+        "dominates": dominates(mine, other, attempt_delta),
+    }
+
+
+def _of_an_attempt(both: pd.DataFrame, arm: str) -> float:
+    """As the difference is: a task's k attempts would make an extra pass k times as dear."""
+    known = both[f"{arm}_n_cost_known"].sum()
+    if not known or both[f"{arm}_n_unpriced"].any():
+        return math.nan
+    return float(both[f"{arm}_cost_usd"].sum() / known)
 
 
 def over_budget(info: RunInfo) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -100,9 +101,10 @@ TASKS = {
     "n_errors": "int",
     "n_timeouts": "int",
     "n_cost_known": "int",
+    "n_unpriced": "int",  # judged attempts whose cost is unknown
     "passes": "int",
     "passed": "float",  # any attempt passed; NaN when none was judged
-    "first_passed": "float",  # the first attempt; NaN when it was not judged
+    "first_passed": "float",  # the first attempt, of merged runs their mean; NaN when it was not judged
     "pass_rate": "float",  # passes / n_judged
     "score": "float",  # mean
     "impl_rate": "float",  # mean
@@ -116,6 +118,7 @@ TASKS = {
     "output_tokens": "float",  # sum
     "duration_ms": "float",  # sum of model and judge time
 }
+_HUGE = 10**300
 _NUMPY = {"float": np.float64, "int": np.int64, "bool": np.bool_}
 _LIMITS: Mapping[str, ranges.Range] = {
     **ranges.RECORD,
@@ -188,6 +191,7 @@ def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:
         accuracy=100 * run["score"],
         is_error=run["outcome"] == "error",
         is_timeout=run["outcome"] == "timeout",
+        is_unpriced=run["judged"] & run["cost_usd"].isna(),
         first=run["passed"].where(run["attempt"] == 1),
     ).groupby(["task", "model", "arm"], sort=True)
     tasks = grouped.agg(
@@ -199,9 +203,10 @@ def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:
         n_errors=("is_error", "sum"),
         n_timeouts=("is_timeout", "sum"),
         n_cost_known=("cost_usd", "count"),
+        n_unpriced=("is_unpriced", "sum"),
         passes=("passed", "sum"),
         passed=("passed", "max"),
-        first_passed=("first", "first"),
+        first_passed=("first", "mean"),
         pass_rate=("passed", "mean"),
         score=("score", "mean"),
         impl_rate=("impl_rate", "mean"),
@@ -293,6 +298,10 @@ def _numbers(cells: list[Any], kind: Any) -> np.ndarray[Any, Any]:
         return np.fromiter(cells, kind, len(cells))
     except TypeError:  # some are None
         return np.array(cells, dtype=kind)
+    except OverflowError:  # an integer that no float can hold is out of every range
+        return np.array(
+            [math.inf if isinstance(cell, int) and cell > _HUGE else cell for cell in cells], kind
+        )
 
 
 def _typed(frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:

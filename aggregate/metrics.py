@@ -71,7 +71,7 @@ def _rate(column: str) -> Callable[[Group], float]:
 def _cost_per_task(group: Group) -> float:
     """Mean over tasks; one with an answer of unknown price has no known cost, while an error's is nothing."""
     tasks = group.tasks
-    return _mean(tasks["cost_usd"].where(tasks["n_cost_known"] >= tasks["n"] - tasks["n_errors"]))
+    return _mean(tasks["cost_usd"].where(tasks["n_unpriced"] == 0))
 
 
 def _describe(column: str) -> tuple[Metric, ...]:

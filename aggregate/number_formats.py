@@ -16,13 +16,17 @@ def shown(value: float | None, how: Callable[[float], str]) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of rates in signed percentage points: +12.5."""
+    """A difference of rates in signed percentage points: +12.5; what is not nothing is not written as 0."""
+    if 1e-6 < abs(difference) < 0.0005:
+        return f"{100 * difference:+.1g}"
     return f"{round(100 * difference, 1) + 0.0:+.3g}" if abs(difference) < 1 else f"{100 * difference:+.0f}"
 
 
 def rate(value: float) -> str:
-    """0.875 as 87.5 %."""
-    return f"{100 * value:.1f} %"
+    """0.875 as 87.5 %; only what is all is 100.0 %, and only nothing 0.0 %."""
+    if 0.9995 <= value < 1:
+        return f"{math.floor(10_000 * value) / 100:.2f} %"
+    return f"{100 * value:.1f} %" if value >= 0.0005 or value <= 0 else f"{100 * value:.1g} %"
 
 
 def usd(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from operator import itemgetter
@@ -46,8 +47,7 @@ def read_jsonl(path: Path) -> Iterator[AttemptRecord]:
                 if not line.strip():
                     continue
                 try:
-                    # Strict, because a score of true or a count of "3" was not measured as a number.
-                    record = _validated(line, strict=True)
+                    record = _read(line)
                 except ValidationError as invalid:
                     wrong = _invalid(invalid)
                 else:
@@ -72,6 +72,31 @@ def read_jsonl(path: Path) -> Iterator[AttemptRecord]:
         problems.append(f"{path}: cannot be read: {plain(str(broken), _SHOWN) or type(broken).__name__}")
     if problems:
         raise RecordsError(problems)
+
+
+def _read(line: bytes) -> AttemptRecord:
+    """Strict, because a score of true or a count of "3" was not measured as a number; null is what is missing."""
+    try:
+        record: AttemptRecord = _validated(line, strict=True)
+    except ValidationError:
+        given = _without_nulls(line) if b"null" in line else None
+        if given is None:
+            raise
+        record = _validated(given, strict=True)
+    return record
+
+
+def _without_nulls(line: bytes) -> bytes | None:
+    try:
+        return json.dumps(_known(json.loads(line)), allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _known(part) for name, part in value.items() if part is not None}
+    return [_known(part) for part in value] if isinstance(value, list) else value
 
 
 def _opened(path: Path) -> IO[bytes]:

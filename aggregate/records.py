@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aggregate.ranges import COUNT
 from judges.judgment import Benchmark, Completion, Judgment, Snapshot, Tests
 
 Outcome = Literal["passed", "failed", "timeout", "error", "skipped"]
@@ -27,7 +28,7 @@ class AttemptRecord(BaseModel):
     tags: tuple[str, ...] = ()
     arm: Annotated[str, Field(min_length=1)]
     model: str | None = None
-    attempt: Annotated[int, Field(ge=1)]
+    attempt: Annotated[int, Field(ge=1, le=COUNT[1])]
     outcome: Outcome
     score: float | None = None
     details: str | None = None

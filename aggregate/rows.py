@@ -131,9 +131,9 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
 
 
 def _label(bundles: list[Bundle]) -> None:
-    """Give records without a tier or judge those of their task's others: a time-out has no judgment to name it.
+    """A task has one tier and one judge, the first that is named: a time-out has no judgment to name it.
 
-    A benchmark that timed out measured nothing, and counts as failed.
+    A benchmark that timed out counts as failed, whatever it measured before.
     """
     tiers: dict[str, str] = {}
     judges: dict[str, str] = {}
@@ -145,9 +145,9 @@ def _label(bundles: list[Bundle]) -> None:
             judges.setdefault(task, row[_JUDGE])
     for number, bundle in enumerate(bundles):
         task, row = bundle.key[0], bundle.attempt
-        tier, judge = row[_TIER] or tiers.get(task), row[_JUDGE] or judges.get(task)
+        tier, judge = tiers.get(task), judges.get(task)
         measured = bundle.measured
-        if measured is None and judge == "benchmark" and row[_OUTCOME] == "timeout":
+        if row[_OUTCOME] == "timeout" and (measured is not None or judge == "benchmark"):
             measured = _timed_out(bundle)
         if tier is not row[_TIER] or judge is not row[_JUDGE] or measured is not bundle.measured:
             bundles[number] = bundle._replace(

@@ -33,6 +33,7 @@ def summary(artifact: Mapping[str, Any]) -> list[str]:
     said = [
         failed(artifact),
         found(artifact),
+        partly(artifact),
         decided(artifact),
         gated(artifact),
         power(artifact),
@@ -87,10 +88,20 @@ def found(artifact: Mapping[str, Any], one: str = "the candidate", other: str = 
         return f"{_capital(one)} has no judged attempt."
     if baseline is None:
         return f"{_capital(one)} passes {_percent(candidate)} of its tasks; there is nothing to compare with."
-    return (
-        f"{_capital(one)} passes {_percent(candidate)} of its tasks, {other} {_percent(baseline)} "
-        f"({points(artifact['delta'])} points)."
-    )
+    rates = f"{_capital(one)} passes {_percent(candidate)} of its tasks, {other} {_percent(baseline)}"
+    if artifact["delta"] is None:
+        return f"{rates}; no task was judged in both, so there is no difference to tell."
+    return f"{rates} ({points(artifact['delta'])} points)."
+
+
+def partly(artifact: Mapping[str, Any]) -> str:
+    """That the rates cover more tasks than the difference by attempts; empty where they cover the same."""
+    pairs, dropped = artifact["n_pairs"], artifact["n_dropped"]
+    if not pairs or not dropped:
+        return ""
+    noun = "pair of task and model" if by_model(artifact) else "task"
+    covered = f"The difference by attempts covers the {counted(pairs, noun)} judged in both arms"
+    return f"{covered}; {dropped} more were not."
 
 
 def decided(artifact: Mapping[str, Any]) -> str:
@@ -103,13 +114,17 @@ def decided(artifact: Mapping[str, Any]) -> str:
     margin = f"{100 * artifact['margin']:.3g} points"
     between = f"between {points(bounds['low'])} and {points(bounds['high'])} points ({sure} interval)"
     where = "tasks like these" if interval["n"] > 1 else "this one task"
+    # With one attempt a task they are the same.
+    what = "the true difference" if artifact.get("pass_k") == 1 else "the true difference by attempts"
     words = {
-        "improved": f"Improved: on {where} the true difference lies {between}.",
-        "no_worse": f"No worse (margin {margin}): the true difference lies {between}.",
-        "worse": f"Worse: on {where} the true difference lies {between}.",
-        "inconclusive": f"Inconclusive: the true difference may be anything {between}.",
+        None: "",
+        "improved": f"Improved: on {where} {what} lies {between}.",
+        "no_worse": f"No worse (margin {margin}): {what} lies {between}.",
+        "worse": f"Worse: on {where} {what} lies {between}.",
+        "inconclusive": f"Inconclusive: {what} may be anything {between}.",
     }
-    if artifact["decision"] == "inconclusive" and (bounds["low"] > 0 or bounds["high"] < 0):
+    clear = bounds["low"] > -artifact["margin"] or bounds["high"] < 0
+    if artifact["decision"] == "inconclusive" and clear:
         return f"Inconclusive: {plain(artifact['decision_reason'], 400)}."  # not for the interval's sake
     return words[artifact["decision"]]
 
@@ -149,20 +164,27 @@ def power(artifact: Mapping[str, Any]) -> str:
     target = f"{100 * wanted:.3g}"
     if smallest is not None and smallest <= wanted:
         return f"{noun} can show differences from ±{_whole(100 * smallest)} points on."
-    limit = (
-        f"cannot show less than ±{_whole(100 * smallest)} points"
-        if smallest is not None
-        else f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to count on a clear answer"
-    )
-    return f"{noun} {limit}; {_advice(needed, target)}."
+    if smallest is None:
+        limit = f"{'is' if needed['n_pairs'] == 1 else 'are'} too few to count on a clear answer"
+    elif _lucky(artifact, smallest):
+        limit = f"cannot be counted on to show less than ±{_whole(100 * smallest)} points"
+    else:
+        limit = f"cannot show less than ±{_whole(100 * smallest)} points"
+    return f"{noun} {limit}; {_advice(needed, target, many=by_model(artifact))}."
 
 
-def _advice(needed: Mapping[str, Any], target: str) -> str:
+def _lucky(artifact: Mapping[str, Any], smallest: float) -> bool:
+    """Whether a run has shown less than such a suite shows four times in five."""
+    return artifact.get("decision") in ("improved", "worse") and abs(artifact["attempt_delta"]) < smallest
+
+
+def _advice(needed: Mapping[str, Any], target: str, *, many: bool) -> str:
     attempts, tasks = needed["attempts"], needed["tasks"]
     if attempts is not None and attempts <= MOST_ADVISED_ATTEMPTS:
         return f"run {counted(attempts, 'attempt')} on them to see {target}"
     if tasks is not None:
-        return f"run {counted(needed['tasks_at_attempts'], 'attempt')} on {tasks} tasks to see {target}"
+        noun = "such pairs" if many else "tasks"
+        return f"run {counted(needed['tasks_at_attempts'], 'attempt')} on {tasks} {noun} to see {target}"
     return f"no affordable number of tasks would see {target}"
 
 

@@ -81,7 +81,9 @@ def compare_table(result: Mapping[str, Any]) -> RenderableType:
         "Tasks passed",
         shown(result["execution_pass_rate"], rate),
         shown(result["baseline_pass_rate"], rate),
-        shown(result["delta"], in_points),
+        shown(result["delta"], in_points)
+        if result["delta"] is not None
+        else _in_bounds(result["delta_bounds"]),
     )
     for row in ROWS:
         if row.difference and row.metric in result["second_run"]:
@@ -90,6 +92,10 @@ def compare_table(result: Mapping[str, Any]) -> RenderableType:
             _add(table, row.label, *(shown(value, row.how) for value in rates), difference)
     changes = [Text(""), *_changes(result, "first run", "second run")]
     return Group(table, _text(result["summary"]), *(changes if result["changes"] else ()))
+
+
+def _in_bounds(ends: Sequence[float]) -> str:
+    return f"{points(ends[0])} to {points(ends[1])} points"
 
 
 def _one(artifact: Artifact) -> Iterable[RenderableType]:
@@ -118,7 +124,8 @@ def _headline(artifact: Artifact) -> Text:
     name = artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"]
     models = ", ".join(plain(model, _NAME) for model in artifact["models"])
     pairs = artifact["n_pairs"]
-    tasks = counted(pairs, "task") if pairs is not None else f"{MISSING} tasks"
+    noun = "pair of task and model" if sentences.by_model(artifact) else "task"
+    tasks = counted(pairs, noun) if pairs is not None else f"{MISSING} tasks"
     size = f"{tasks} compared, {counted(artifact['pass_k'], 'attempt')} each"
     return Text.assemble((plain(name, _NAME), "bold"), f"  {size}  {models}")
 

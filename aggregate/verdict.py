@@ -72,6 +72,7 @@ def verdict(
     candidate_score: float | None = None,
     eval_threshold: float = 6.0,
     delta_bounds: tuple[float, float] | None = None,
+    n_pairs: int | None = None,
 ) -> Verdict:
     """The literal rule of the gate, in this order: skipped, error, pass when delta >= 0, fail.
 
@@ -95,6 +96,8 @@ def verdict(
         problems.append(
             "no attempt could be judged in " + ("the candidate" if math.isnan(candidate) else "the baseline")
         )
+    elif n_pairs == 0 and not no_baseline and delta_bounds is None:
+        problems.append("no task was judged in both arms")
     if problems:
         return Verdict("error", "; ".join(problems), tuple(warnings))
     if no_baseline:

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aggregate import artifact, exports, frames, two_runs
-from aggregate.reading import read_jsonl
+from aggregate.reading import RecordsError, read_jsonl
 from aggregate.run_info import Observer
 from aggregate.verdict import Gate
 from producer.collect import finished, write
-from producer.names import file_name
+from producer.names import check_run_id, file_name
 from producer.options import InvalidOption, check_margin
 from producer.places import Notes, Places, check_output
 from workers.store import UnknownRun
 
 
 def aggregate_file(
-    path: Path, places: Places, *, output: Path | None, margin: float, gate: Gate = "verdict"
+    path: Path,
+    places: Places,
+    *,
+    output: Path | None,
+    margin: float,
+    gate: Gate = "verdict",
+    weak_baseline: Literal["error", "warn"] = "error",
 ) -> list[dict[str, Any]]:
     """Artifacts, summary and tables from a JSONL file, which is read once and never held in memory."""
     check_margin(margin)
     places.check_writable()
     observer = Observer()
     collected = frames.collect(observer.watch(read_jsonl(path)))
-    info = observer.info().model_copy(update={"margin": margin, "gate": gate})
-    if output is None and places.has_notes(info.run_id):
+    asked = {"margin": margin, "gate": gate, "weak_baseline": weak_baseline}
+    info = observer.info().model_copy(update=asked)
+    if places.has_notes(info.run_id):
         raise InvalidOption(
-            f"{info.run_id} is a run of {places.root} and has its artifact there; give --output or another --state-root"
+            f"{info.run_id} is a run of {places.root} and has its artifact there; give another --state-root"
         )
     check_output(output, several=len(info.candidates) > 1)
     made = artifact.from_frames(info, collected)
@@ -50,20 +57,18 @@ def compare_runs(first: str, second: str, places: Places, *, margin: float) -> d
 
 def _curtailed_at(name: str, places: Places) -> int | None:
     """How many attempts were planned of a run that stopped once its verdict was certain."""
-    if _is_file(name):
-        return None
-    made = finished(places, name)
-    return made[0]["pass_k"] if made and made[0]["stop_early"] == "verdict" else None
-
-
-def _is_file(name: str) -> bool:
-    return Path(name).suffix in (".jsonl", ".gz") and Path(name).is_file()
+    folder = _records(name, places).resolve().parent
+    made = finished(Places(folder.parent.parent), folder.name) if folder.parent.name == "runs" else []
+    return made[0]["pass_k"] if made and made[0].get("stop_early") == "verdict" else None
 
 
 def _records(name: str, places: Places) -> Path:
-    if _is_file(name):
-        return Path(name)
-    path = places.records(name)
-    if not path.is_file():
-        raise UnknownRun(f"no records of run {name!r} under {places.root}; `uplift runs` lists what is there")
-    return path
+    given = Path(name)
+    if len(given.parts) == 1 and file_name(name) == name and (path := places.records(name)).is_file():
+        return path
+    if given.is_file():
+        return given
+    if len(given.parts) > 1 or given.suffix in (".jsonl", ".gz"):
+        raise RecordsError([f"{name}: records not found"])
+    check_run_id(name)
+    raise UnknownRun(f"no records of run {name!r} under {places.root}; `uplift runs` lists what is there")

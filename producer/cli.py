@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -84,6 +85,8 @@ def _root(
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on standard error and an exit code."""
     be_thrifty()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no dash still gets the numbers
     try:
         app()
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ def finished(places: Places, run_id: str) -> list[dict[str, Any]]:
             artifact = json.loads(path.read_bytes())
         except (OSError, ValueError):
             continue
-        if artifact.get("run_id") == run_id:
+        if isinstance(artifact, dict) and artifact.get("run_id") == run_id:
             found.append(artifact)
     return found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
 
 import typer
@@ -33,15 +34,17 @@ def report_and_exit(
                 sys.stderr.write(f"report: {page.absolute()}\n")
     elif why := [one["reason"] for one in artifacts if one["verdict"] == "error"]:
         sys.stderr.write("".join(f"uplift: {plain(reason, 600)}\n" for reason in dict.fromkeys(why)))
-    _print([dumps(artifact) if as_json else stdout_line(artifact) for artifact in artifacts])
+    with printing():
+        for artifact in artifacts:
+            typer.echo(dumps(artifact) if as_json else stdout_line(artifact))
     raise typer.Exit(max(exit_code(one["verdict"], one["decision"], gate) for one in artifacts))
 
 
-def _print(lines: list[str]) -> None:
+@contextmanager
+def printing() -> Iterator[None]:
     """Standard output may be closed or full by now; what was paid for is in the artifact, and the gate stands."""
     try:
-        for line in lines:
-            typer.echo(line)
+        yield
         sys.stdout.flush()
     except OSError as problem:
         # Python flushes what is left once more at its end, and would end with a code of its own.

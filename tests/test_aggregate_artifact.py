@@ -144,6 +144,11 @@ def test_a_benchmark_that_times_out_is_a_failed_one():
     (found,) = built(records)["speedups"]["candidate"].values()
     assert (found["n"], found["mean_speedup"]) == (2, 2.5)
     assert (found["mean_success_rate"], found["accuracy"]) == (0.5, 0.5)
+    # Neither a judge's name nor what it had measured by then makes it a success.
+    for measured in ({}, four):
+        late = a_record("b", outcome="timeout", judgments=[{"judge": "benchmark"}], **measured)
+        (told,) = built([*records[:1], late, *records[2:]])["speedups"]["candidate"].values()
+        assert told == found
 
 
 def test_numbers_at_the_end_of_their_range_are_no_exception_and_no_noise():
@@ -423,3 +428,69 @@ def test_intervals_contain_their_estimate_and_stay_within_one(passes):
 def test_the_environment_has_the_runs_own_wall_time_and_speed():
     made = built(both_arms({"a": "p"}, {"a": "p"}), wall_seconds=4.0, environment={"hosts": 2})
     assert made["environment"] == {"wall_seconds": 4.0, "attempts_per_second": 0.5, "hosts": 2}
+
+
+def test_arms_that_share_no_task_have_no_difference_and_no_verdict():
+    made = built([a_record("a"), a_record("b", "baseline", outcome="failed"), a_record("c", "baseline")])
+    assert (made["execution_pass_rate"], made["baseline_pass_rate"], made["delta"]) == (1.0, 0.5, None)
+    assert (made["verdict"], made["reason"]) == ("error", "no task was judged in both arms")
+    assert "no task was judged in both" in made["summary"]
+
+
+def test_tasks_of_one_arm_only_are_told_beside_the_difference():
+    made = built(both_arms({"a": "p", "b": "p", "c": "f"}, {"a": "f", "b": "p"}))
+    assert "covers the 2 tasks judged in both arms; 1 more were not." in made["summary"]
+
+
+def test_the_first_attempts_of_merged_runs_all_count():
+    records = [
+        a_record("a", arm, run_id=f"r{n}", outcome="passed" if n == 1 else "failed")
+        for n in range(1, 6)
+        for arm in ("candidate", "baseline")
+    ]
+    assert built(records)["arms"]["candidate"]["first_attempt_rate"] == pytest.approx(0.2)
+
+
+def test_a_task_has_one_tier_and_one_judge_however_many_its_records_name():
+    scored = {"judgments": [{"judge": "contains"}]}
+    other = {"judgments": [{"judge": "llm-rubric"}]}
+    records = [
+        a_record("a", attempt=1, tier="T1", score=1.0, **scored),
+        a_record("a", attempt=2, tier="T2", score=0.0, outcome="failed", **other),
+        a_record("a", "baseline", tier="T1", score=1.0, **scored),
+    ]
+    made = built(records)
+    for grouping, name in (("by_tier", "T1"), ("by_judge", "contains")):
+        (only,) = made[grouping].items()
+        assert only[0] == name
+        assert (only[1]["arms"]["candidate"]["n_scored"], only[1]["arms"]["candidate"]["mean_score"]) == (
+            2,
+            0.5,
+        )
+
+
+def test_numbers_too_large_for_a_float_are_missing():
+    made = built([a_record(completion={"input_tokens": 10**400}), a_record(arm="baseline")])
+    assert made["arms"]["candidate"]["input_tokens"] is None
+    assert any("out of range" in warning for warning in made["warnings"])
+
+
+def test_baseline_records_of_a_run_without_a_baseline_break_nothing():
+    made = built(both_arms({"a": "p"}, {"a": "p"}), baseline="none")
+    assert (made["decision"], made["verdict"]) == (None, "pass")
+
+
+@pytest.mark.parametrize(("passes", "words"), [(2499, "(-0.04 points)"), (2500, "(+0 points)")])
+def test_a_small_difference_is_not_written_as_none(passes, words):
+    tasks = [f"t{n}" for n in range(2500)]
+    candidate = {task: "p" if n < passes else "f" for n, task in enumerate(tasks)}
+    assert words in built(both_arms(candidate, dict.fromkeys(tasks, "p")))["summary"]
+
+
+def test_several_models_are_counted_in_pairs():
+    records = [
+        r for m in ("m1", "m2") for r in both_arms({"a": "p", "b": "p"}, {"a": "f", "b": "p"}, model=m)
+    ]
+    summary = built(records)["summary"]
+    assert "4 pairs of task and model" in summary
+    assert "such pairs to see 10" in summary

@@ -64,3 +64,34 @@ def test_an_infinite_cost_of_pass_is_null_and_marked():
     made = built(both_arms({"a": "f"}, {"a": "f"}, completion={"cost_usd": 0.5}), weak_baseline="warn")
     assert made["arms"]["candidate"]["cop"] is None
     assert made["arms"]["candidate"]["no_pass"] is True
+
+
+def costing(usd):
+    return {"completion": {"cost_usd": usd}}
+
+
+def test_an_error_that_was_billed_does_not_price_an_answer_that_was_not():
+    records = both_arms({f"t{n}": "p" for n in range(3)}, {f"t{n}": "p" for n in range(3)}, **costing(0.1))
+    records += [a_record("u", outcome="error", **costing(0.001)), a_record("u", attempt=2)]
+    assert built(records)["arms"]["candidate"]["mean_cost_per_task"] == pytest.approx(0.1)
+
+
+def test_nobody_is_cheaper_while_answers_have_no_price():
+    tasks = [f"t{n}" for n in range(10)]
+    records = [a_record(task, **(costing(0.01) if task == "t0" else {})) for task in tasks]
+    halves = [both_arms({}, {task: "pf"[n % 2]}, **costing(0.02)) for n, task in enumerate(tasks)]
+    cost = built(records + [record for half in halves for record in half])["cost"]
+    assert (cost["dominates"], cost["cost_per_extra_pass"]) == (False, None)
+    assert (cost["by_arm"]["candidate"]["n_cost_known"], cost["by_arm"]["candidate"]["n"]) == (1, 10)
+
+
+def test_tasks_of_one_arm_do_not_make_an_extra_pass_dearer():
+    records = [a_record("a", **costing(0.03)), a_record("a", "baseline", outcome="failed", **costing(0.01))]
+    records += [a_record(f"t{n}", **costing(10.0)) for n in range(9)]
+    assert built(records)["cost"]["cost_per_extra_pass"] == pytest.approx(0.02)
+
+
+def test_a_run_that_stopped_at_its_verdict_prices_no_extra_pass():
+    records = both_arms({"a": "p", "b": "p"}, {"a": "f", "b": "p"}, **costing(0.02))
+    assert built(records)["cost"]["dominates"] is True
+    assert built(records, stop_early="verdict", pass_k=2)["cost"]["dominates"] is False

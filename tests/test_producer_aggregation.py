@@ -3,11 +3,13 @@
 import csv
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from builders import a_record, both_arms
-from running import uplift
+from running import start_uplift, uplift
 
+from aggregate.reading import RecordsError
 from producer.aggregation import aggregate_file, compare_runs
 from producer.options import InvalidOption
 from producer.places import Notes, Places
@@ -74,14 +76,34 @@ def test_what_the_command_prints_and_its_exit_code_follow_the_gate_that_was_aske
     assert (undecided.code, undecided.line["verdict"]) == (1, "pass")
 
 
-def test_a_run_of_the_state_root_keeps_its_artifact(wrote, places, tmp_path):
+def test_a_run_of_the_state_root_keeps_its_artifact_trace_and_tables(wrote, places, tmp_path):
     places.write_notes(Notes(run_id="run-1"))
     path = wrote([a_record(), a_record(arm="baseline")])
-    with pytest.raises(InvalidOption, match="has its artifact there; give --output"):
-        aggregate_file(path, places, output=None, margin=0.05)
-    (made,) = aggregate_file(path, places, output=tmp_path / "other.json", margin=0.05)
-    assert made["truth_anchor"] == str(tmp_path / "other.json")
-    assert not places.artifact("run-1").exists()
+    for output in (None, tmp_path / "other.json"):
+        with pytest.raises(InvalidOption, match="has its artifact there; give another --state-root"):
+            aggregate_file(path, places, output=output, margin=0.05)
+    assert [path.name for path in places.root.rglob("*") if path.is_file()] == ["notes.json"]
+
+
+def test_a_baseline_that_passes_nothing_is_an_error_unless_it_was_meant_to(wrote, places):
+    path = wrote(both_arms({"a": "p", "b": "p"}, {"a": "f", "b": "f"}))
+    (strict,) = aggregate_file(path, places, output=None, margin=0.05)
+    assert (strict["verdict"], strict["reason"]) == ("error", "baseline pass rate 0.0 < 0.2")
+    (meant,) = aggregate_file(path, places, output=None, margin=0.05, weak_baseline="warn")
+    assert meant["verdict"] == "pass"
+
+
+def test_what_is_null_is_missing(wrote, tmp_path, places):
+    nulls = {"tags": None, "judgments": None, "benchmarks": None, "cached": None, "tier": None}
+    given = {"task": "a", "attempt": 1, "outcome": "passed", "completion": {"text": None, "cost_usd": 0.5}}
+    text = "".join(json.dumps({**given, **nulls, "arm": arm}) + "\n" for arm in ("candidate", "baseline"))
+    (tmp_path / "nulls.jsonl").write_text(text)
+    (made,) = aggregate_file(tmp_path / "nulls.jsonl", places, output=None, margin=0.05)
+    assert (made["verdict"], made["cost"]["spent_usd"]) == ("pass", 1.0)
+    (tmp_path / "nulls.jsonl").write_text(json.dumps({**given, **nulls, "arm": None}) + "\n")
+    with pytest.raises(RecordsError) as caught:
+        aggregate_file(tmp_path / "nulls.jsonl", places, output=None, margin=0.05)
+    assert caught.value.problems == [f"{tmp_path}/nulls.jsonl:1: arm: Field required"]
 
 
 def test_the_trace_of_a_failure_goes_when_the_same_run_passes(wrote, places):
@@ -120,3 +142,40 @@ def test_what_cannot_be_compared_is_said_in_one_line(wrote, places):
         compare_runs(one, other, places, margin=0.05)
     with pytest.raises(UnknownRun, match="no records of run 'nowhere'"):
         compare_runs(one, "nowhere", places, margin=0.05)
+    for missing in ("not/there", "there.jsonl"):
+        with pytest.raises(RecordsError, match=f"^{missing}: records not found"):
+            compare_runs(one, missing, places, margin=0.05)
+
+
+@pytest.mark.parametrize("flag", ["--json", "--state-root=x"])
+def test_a_full_or_old_standard_output_is_no_traceback(wrote, tmp_path, flag):
+    path = wrote([a_record("a", score=None)])
+    words = ("compare", path, path, flag)
+    with Path("/dev/full").open("w") as full:
+        process = start_uplift(*words, cwd=tmp_path, stdout=full)
+        assert (process.communicate()[1], process.returncode) == (
+            "uplift: standard output: No space left on device\n",
+            3,
+        )
+    old = uplift(*words, cwd=tmp_path, env={"PYTHONIOENCODING": "latin-1"})
+    assert (old.code, old.err) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"run_id": "run-1"}'])
+def test_whatever_lies_where_artifacts_are_does_not_stop_a_comparison(places, text):
+    records = places.records("run-1")
+    for path in (records, places.artifact("run-1")):
+        path.parent.mkdir(parents=True)
+    records.write_bytes(gzip.compress(lines(both_arms({"a": "p"}, {})).encode()))
+    places.artifact("run-1").write_text(text)
+    assert compare_runs("run-1", str(records), places, margin=0.05)["curtailed"] is False
+
+
+def test_a_run_that_stopped_at_its_verdict_is_known_by_its_id_and_by_its_file(places):
+    records = places.records("run-1")
+    for path in (records, places.artifact("run-1")):
+        path.parent.mkdir(parents=True)
+    records.write_bytes(gzip.compress(lines(both_arms({"a": "p"}, {})).encode()))
+    places.artifact("run-1").write_text('{"run_id": "run-1", "stop_early": "verdict", "pass_k": 3}')
+    assert compare_runs("run-1", "run-1", places, margin=0.05)["curtailed"] is True
+    assert compare_runs(str(records), str(records), places, margin=0.05)["curtailed"] is True

@@ -21,6 +21,12 @@ def aggregate(
     margin: Annotated[
         float, typer.Option("--margin", metavar="SHARE", help="How much worse still counts as no worse.")
     ] = 0.05,
+    weak_baseline: Annotated[
+        str,
+        typer.Option(
+            "--weak-baseline", metavar="WHAT", help="error or warn, when the baseline passes less than 20 %."
+        ),
+    ] = "error",
     quiet: Quiet = False,
     as_json: Annotated[
         bool,
@@ -43,7 +49,8 @@ def aggregate(
 
     places = Places(state_root)
     chosen = one_of("--gate", gate, ("verdict", "decision"))
-    made = aggregate_file(records, places, output=output, margin=margin, gate=chosen)
+    weak = one_of("--weak-baseline", weak_baseline, ("error", "warn"))
+    made = aggregate_file(records, places, output=output, margin=margin, gate=chosen, weak_baseline=weak)
     report_and_exit(made, places, gate=chosen, quiet=quiet, as_json=as_json)
 
 
@@ -71,9 +78,11 @@ def compare(
     from aggregate.tables import compare_table
     from producer.aggregation import compare_runs
     from producer.places import Places
+    from producer.results import printing
 
     result = compare_runs(first, second, Places(state_root), margin=margin)
-    if as_json:
-        typer.echo(dumps(result))
-    else:
-        Console(highlight=False).print(compare_table(result))
+    with printing():
+        if as_json:
+            typer.echo(dumps(result))
+        else:
+            Console(highlight=False).print(compare_table(result))

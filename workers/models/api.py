@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import httpx2
 
+from aggregate.ranges import COUNT
 from workers.messages import ModelSettings
 from workers.models import MAX_OUTPUT_BYTES, ModelFailed, Request
 from workers.models.output import message
@@ -80,5 +81,6 @@ def parameters(settings: ModelSettings, request: Request) -> dict[str, Any]:
 
 
 def count(value: Any) -> int | None:
-    """A token count as the provider gave it, or None where it gave none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A token count as the provider gave it, or None where it gave none that can be."""
+    low, high = COUNT
+    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
