@@ -149,7 +149,7 @@ def _label(bundles: list[Bundle]) -> None:
         measured = bundle.measured
         if row[_OUTCOME] == "timeout" and (measured is not None or judge == "benchmark"):
             measured = _timed_out(bundle)
-        if tier is not row[_TIER] or judge is not row[_JUDGE] or measured is not bundle.measured:
+        if tier != row[_TIER] or judge != row[_JUDGE] or measured is not bundle.measured:
             bundles[number] = bundle._replace(
                 attempt=(*row[:_TIER], tier, judge, *row[_OUTCOME:]), measured=measured
             )
