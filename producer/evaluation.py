@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from aggregate.records import AttemptRecord
 from producer import grounds, session
 from producer.collect import collect, finished, write
@@ -89,7 +91,19 @@ def follow(run_id: str, opened: Session, where: Surroundings) -> list[dict[str, 
             made = watch.follow()
         except Interrupted:
             raise Interrupted(run_id, go_on) from None
-    written = collect(opened.server.store, run_id, made, where.places)
+    return bring_home(run_id, opened, made, where.places)
+
+
+def bring_home(
+    run_id: str, opened: Session, made: list[dict[str, Any]], places: Places
+) -> list[dict[str, Any]]:
+    """Collect a run that is over; another's private server may go meanwhile, once its owner has done the same."""
+    try:
+        written = collect(opened.server.store, run_id, made, places)
+    except (redis.ConnectionError, redis.TimeoutError):
+        written = finished(places, run_id) if opened.joined is not None else []
+        if not written:
+            raise
     if opened.local is not None:
         opened.local.forget = all(artifact["status"] == "finished" for artifact in written)
     return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from producer import evaluation, local, session
-from producer.collect import collect, finished
+from producer.collect import finished
 from producer.evaluation import Surroundings
 from producer.names import check_run_id
 from producer.options import InvalidOption, check_budget
@@ -22,22 +22,35 @@ CANCEL_SECONDS = 1.0
 def watch(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
     check_run_id(run_id)
-    _report(_to_the_end(run_id, where), where, quiet=quiet, as_json=as_json)
+    made: list[dict[str, Any]] | None = None
+    while made is None:
+        try:
+            with session.joining(where.places, run_id, where.broker) as opened:
+                made = _followed(run_id, opened, where)
+        except NotServed:
+            # Its owner has finished it, or has died and another process has taken it over.
+            if local.settled_address(where.places.embedded(run_id)) is None:
+                made = _at_home(run_id, where.places)
+    _report(made, where, quiet=quiet, as_json=as_json)
 
 
 def cancel(run_id: str, where: Surroundings, *, quiet: bool, as_json: bool) -> None:
     """Stop new attempts for good and wait for the artifact that says so."""
     check_run_id(run_id)
+    halted = False
     try:
         with session.joining(where.places, run_id, where.broker) as opened:
             _halt(opened, run_id)
-        made = _to_the_end(run_id, where, finish_seconds=CANCEL_SECONDS)
-    except NotServed:
-        if finished(where.places, run_id):
-            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
-        with session.taking_over(where.places, run_id) as opened:
-            _halt(opened, run_id)
+            halted = True
             made = _followed(run_id, opened, where, CANCEL_SECONDS)
+    except NotServed:
+        made = finished(where.places, run_id)
+        if made and not halted:
+            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
+        if not made:
+            with session.taking_over(where.places, run_id) as opened:
+                _halt(opened, run_id)
+                made = _followed(run_id, opened, where, CANCEL_SECONDS)
     _report(made, where, quiet=quiet, as_json=as_json)
 
 
@@ -46,28 +59,20 @@ def _halt(opened: Session, run_id: str) -> None:
     opened.server.store.halt(run_id, "cancelled")
 
 
-def _to_the_end(
-    run_id: str, where: Surroundings, *, finish_seconds: float | None = None
-) -> list[dict[str, Any]]:
-    """Whoever owns a run's private server may finish the run, and end the server, before we look."""
-    try:
-        with session.joining(where.places, run_id, where.broker) as opened:
-            return _followed(run_id, opened, where, finish_seconds)
-    except NotServed:
-        return _at_home(run_id, where.places)
-
-
 def _followed(
-    run_id: str, opened: Session, where: Surroundings, finish_seconds: float | None
+    run_id: str, opened: Session, where: Surroundings, finish_seconds: float | None = None
 ) -> list[dict[str, Any]]:
-    store, display = opened.server.store, where.display
-    store.manifest(run_id)
+    display = where.display
+    opened.server.store.manifest(run_id)
     follower = Watch(
         opened.server, run_id, display.show, display.say, opened.check, finish_seconds=finish_seconds
     )
-    with display:
-        made = follower.follow()
-    return collect(store, run_id, made, where.places)
+    try:
+        with display:
+            made = follower.follow()
+    except Interrupted:
+        raise Interrupted(run_id, where.places.command("resume", run_id)) from None
+    return evaluation.bring_home(run_id, opened, made, where.places)
 
 
 def _at_home(run_id: str, places: Places) -> list[dict[str, Any]]:

@@ -151,8 +151,8 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     check_run_id(run_id)
     known = [places.run(run_id), places.embedded(run_id)]
     made = finished(places, run_id)
-    if local.address(places.embedded(run_id)) is not None:
-        raise UnknownRun(f"run {run_id} is running; cancel it first: uplift cancel {run_id}")
+    if local.is_held(places.embedded(run_id)):
+        raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False
     if broker is not None:
         with closing(open_server(broker)) as server:
@@ -161,7 +161,8 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     if not made and not on_server and not any(path.exists() for path in known):
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `uplift runs` lists them")
     for path in known:
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(path)
     for kind in ("evaluations", "traces"):
         for path in (places.root / kind).glob(f"{run_id}*.json"):
             if json.loads(path.read_bytes()).get("run_id") == run_id:

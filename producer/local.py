@@ -126,11 +126,13 @@ def server_binary() -> str:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Local]:
-    """A private server whose data is in `folder`, for as long as the block runs."""
-    with _only_one(folder):
+def serving(folder: Path, *, public: bool = True) -> Iterator[Local]:
+    """A private server whose data is in `folder`, for as long as the block runs; others can join a public one."""
+    with holding(folder):
         local = _serve(folder)
         try:
+            if public:
+                (folder / "address.json").write_text(json.dumps({"url": local.url, "pid": os.getpid()}))
             yield local
         except KeyboardInterrupt:
             if local.worker is not None:  # a second Ctrl-C waits for nobody
@@ -154,7 +156,7 @@ def address(folder: Path) -> str | None:
 def settled_address(folder: Path) -> str | None:
     """The same, once whoever is just starting that server, or leaving it, has done so."""
     deadline = time.monotonic() + START_SECONDS
-    while (url := address(folder)) is None and _is_held(folder) and time.monotonic() < deadline:
+    while (url := address(folder)) is None and is_held(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
     return url
 
@@ -164,7 +166,8 @@ def has_data(folder: Path) -> bool:
     return any(folder.glob("appendonly*"))  # a folder, or for older servers a file
 
 
-def _is_held(folder: Path) -> bool:
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work on the folder, if only to start or to leave."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -176,8 +179,8 @@ def _is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder. Whoever is leaving it is waited for, and may take it along."""
+def holding(folder: Path) -> Iterator[None]:
+    """Be the only one at work on the folder. Whoever is leaving it is waited for, and may take it along."""
     deadline = time.monotonic() + LEAVE_SECONDS
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -219,7 +222,6 @@ def _serve(folder: Path) -> Local:
     except BaseException:
         local.stop()
         raise
-    (folder / "address.json").write_text(json.dumps({"url": url, "pid": os.getpid()}))
     return local
 
 

@@ -15,7 +15,7 @@ from producer.local import Local
 from producer.places import Places
 from producer.submit import Server, open_server
 from workers.claims import expire_all
-from workers.server import RETRIES
+from workers.server import RETRIES, WORKERS
 from workers.settings import checked_broker
 from workers.store import UnknownRun
 
@@ -38,18 +38,19 @@ class NoTrace(UnknownRun):
 class Session:
     """An open server; `local` is set where this process has started it, and must keep it alive.
 
-    `joined` is the folder of a private server that another process may end at any moment.
+    `joined` is the folder of a private server, here at `url`, that another process may end at any moment.
     """
 
     server: Server
     local: Local | None = None
     joined: Path | None = None
+    url: str | None = None
 
     def check(self) -> None:
         """Raise when a private server or worker has died: NoServer for ours, NotServed for another's."""
         if self.local is not None:
             self.local.check()
-        if self.joined is not None and local.settled_address(self.joined) is None:
+        if self.joined is not None and local.settled_address(self.joined) != self.url:
             raise NotServed
 
 
@@ -84,9 +85,9 @@ def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Session
     try:
         # A private server that is gone does not come back: trying again for long helps nobody.
         with closing(open_server(url, retries=RETRIES if broker else 1)) as server:
-            yield Session(server, joined=folder if broker is None else None)
+            yield Session(server, joined=folder if broker is None else None, url=url)
     except (redis.ConnectionError, redis.TimeoutError):
-        if broker is None and local.settled_address(folder) is None:
+        if broker is None and local.settled_address(folder) != url:
             raise NotServed from None
         raise
 
@@ -95,15 +96,19 @@ def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Session
 def taking_over(
     places: Places, run_id: str, *, worker: bool = False, in_flight: int | None = None
 ) -> Iterator[Session]:
-    """A run's private server that nobody serves, started again, with a worker if asked."""
+    """A run's private server that nobody serves, started again, with a worker if asked.
+
+    Without one nobody else can join it: they would wait for work that is not done.
+    """
     folder = places.embedded(run_id)
     if not local.has_data(folder):
         raise NoTrace(places, run_id)
-    with local.serving(folder) as private, closing(open_server(private.url)) as server:
+    with local.serving(folder, public=worker) as private, closing(open_server(private.url)) as server:
         if server.store.state(run_id) is None:  # its owner left nothing behind
             private.forget = True
             raise NoTrace(places, run_id)
-        # The worker that held them has died with the server's last owner: nobody need wait for its leases.
+        # Its workers have died with the server's last owner: nobody need wait for them or their leases.
+        server.store.client.delete(WORKERS)
         expire_all(server.store.client, run_id)
         if worker:
             private.start_worker(in_flight=in_flight)

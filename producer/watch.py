@@ -98,7 +98,8 @@ class Watch:
         if stopping:
             self._stop(state, progress)
         artifacts = store.artifacts(self.run_id)
-        if artifacts is None and not stopping and self._takes_writes():
+        pausing = stopping and state.halt in ("", "paused")
+        if artifacts is None and not pausing and self._takes_writes():
             self._mend(manifest, state, progress)
         return artifacts
 
@@ -125,8 +126,10 @@ class Watch:
         self.show(self._looker.view(progress, workers, stopping=stopping))
 
     def _stop(self, state: State, progress: Progress) -> None:
-        """No new attempts; over when nothing is in flight any more."""
-        if state.halt != "paused" and not state.sealed:
+        """No new attempts; over when nothing is in flight any more. A run that ends anyway is not paused."""
+        if state.halt not in ("", "paused"):
+            return
+        if not state.halt and not state.sealed:
             self.server.store.halt(self.run_id, "paused")
         if not progress.in_flight or state.sealed:
             raise Interrupted(self.run_id)
@@ -140,7 +143,10 @@ class Watch:
             return
         # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
         over = bool(state.halt) or progress.recorded == self._grid.attempts
-        if over and quiet > self._finish_seconds and (state.halt or not self._queued(manifest)):
+        # A sealed run's callback is at work, or has died with its worker and waits for ever.
+        dead = state.sealed and self.clock() - self._met > LONELY_SECONDS
+        alone = bool(state.halt) or dead or not self._queued(manifest)
+        if over and quiet > self._finish_seconds and alone:
             self._mended = self.clock()
             finish(self.server.app, self.server.settings, self.run_id, state.generation, 1)
         elif quiet > self._lost_seconds:

@@ -144,6 +144,7 @@ def test_a_cancelled_run_that_goes_on_is_told_as_running_and_can_be_cancelled_ag
     here = (run_id, "--state-root", places.root)
     assert uplift("cancel", *here, cwd=short_tmp).code == 3
     before = the_artifact(short_tmp)["attempts"]["run"]
+    eventually(lambda: not processes_below(short_tmp))
     resumed = start_uplift("resume", *here, "--in-flight", "1", cwd=short_tmp)
     eventually(lambda: standing.status(places, None, run_id)["state"] == "running")
     assert [row.state for row in listing.rows(places, None)] == ["running"]
@@ -163,3 +164,55 @@ def test_what_a_file_manager_leaves_beside_runs_is_no_run(finished_root, tmp_pat
         (places.root / kind / ".DS_Store").write_bytes(b"")
         (places.root / kind / "my notes").mkdir()
     assert [row.state for row in listing.rows(places, None)] == ["finished"]
+
+
+def test_cancel_and_resume_of_an_interrupted_run_at_once_both_end(short_tmp, eventually):
+    suite, places = a_suite(short_tmp, 6), Places(short_tmp / "state")
+    words = standalone(suite, "--model", "sim:latency=0.4", "--in-flight", "1")
+    owner = start_uplift(*words, cwd=short_tmp)
+    eventually(lambda: any(row.done for row in listing.rows(places, None)))
+    owner.kill()
+    owner.communicate()
+    eventually(lambda: not processes_below(short_tmp))
+    (run_id,) = places.run_ids("embedded")
+    both = [
+        start_uplift(command, run_id, "--state-root", places.root, cwd=short_tmp)
+        for command in ("cancel", "resume")
+    ]
+    said = [process.communicate(timeout=100)[1] for process in both]
+    assert both[1].returncode in (0, 1, 3), said  # as the run went, or cancelled
+    assert the_artifact(short_tmp)["status"] in ("cancelled", "finished"), said
+    eventually(lambda: not processes_below(short_tmp))
+
+
+def test_a_run_that_somebody_is_at_work_on_is_not_deleted_and_one_that_cannot_be_is_told(leaving):
+    places, run_id = leaving
+    with local.holding(places.embedded(run_id)), pytest.raises(UnknownRun, match="is running; cancel it"):
+        listing.delete(places, None, run_id)
+    assert places.records(run_id).exists()
+    listing.delete(places, None, run_id)
+    assert listing.rows(places, None) == []
+
+
+def test_a_watcher_joins_whoever_has_taken_the_run_over(short_tmp, eventually):
+    suite, places = a_suite(short_tmp, 8), Places(short_tmp / "state")
+    words = standalone(suite, "--model", "sim:latency=0.4,baseline=1,candidate=1", "--in-flight", "1")
+    owner = start_uplift(*words, cwd=short_tmp)
+    eventually(lambda: any(row.done for row in listing.rows(places, None)))
+    (run_id,) = places.run_ids("embedded")
+    here = (run_id, "--state-root", places.root)
+    watcher = start_uplift("watch", *here, cwd=short_tmp)
+    old = local.address(places.embedded(run_id))
+    with redis.Redis.from_url(old) as server:
+        eventually(lambda: len(server.client_list()) > 15)
+    watcher.send_signal(signal.SIGSTOP)
+    owner.kill()
+    owner.communicate()
+    heir = start_uplift("resume", *here, cwd=short_tmp)
+    eventually(lambda: local.address(places.embedded(run_id)) not in (None, old))
+    watcher.send_signal(signal.SIGCONT)
+    _, err = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0, err
+    heir.communicate(timeout=60)
+    assert heir.returncode == 0
+    assert the_artifact(short_tmp)["status"] == "finished"

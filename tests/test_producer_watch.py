@@ -127,6 +127,31 @@ def test_a_cancelled_run_ends_even_when_no_worker_will_ever_take_its_batches(ser
     assert waiting(server.store) == 6
 
 
+def test_a_sealed_run_whose_worker_died_with_its_callback_is_finished_by_its_watcher(server, watch, clock):
+    manifest = a_stored_run(server.store)
+    go_on(server, RUN)
+    record_all(server.store, manifest)
+    assert server.store.seal(RUN, 1)
+    server.store.client.hset("unacked", "tag", f"a message of {RUN} that nobody gives back")
+    (artifact,) = watch.follow()
+    assert (artifact["status"], artifact["attempts"]["run"]) == ("finished", 6)
+    assert clock.now - 1000 < 60
+
+
+@pytest.mark.parametrize("first", ["cancel", "stop"])
+def test_whoever_stops_watching_does_not_take_back_that_a_run_is_cancelled(server, clock, said, first):
+    a_stored_run(server.store)
+    go_on(server, RUN)
+    seconds, _ = server.store.client.time()
+    server.store.client.zadd(Keys(RUN).claims, {"0": (seconds + 3600) * 1000})
+    asked = {"cancel": 10, "stop": 20} if first == "cancel" else {"stop": 10, "cancel": 20}
+    clock.then[asked["cancel"]] = lambda: server.store.halt(RUN, "cancelled")
+    clock.then[40] = lambda: server.store.client.delete(Keys(RUN).claims)
+    stop = lambda: clock.sleeps > asked["stop"]  # noqa: E731
+    (artifact,) = Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append, stop=stop).follow()
+    assert artifact["status"] == "cancelled"
+
+
 def test_a_run_with_attempts_in_flight_is_not_cut_off_by_its_cancelling(server, watch, clock):
     a_stored_run(server.store)
     go_on(server, RUN)
