@@ -245,7 +245,7 @@ async def test_a_deadline_stops_a_hanging_agent_and_tells_what_it_had_spent(tmp_
     call = {"name": "Bash", "input": {"command": "true", "description": "nothing"}}
     async with standing_in(Reply(tool=call, input_tokens=50), Reply(hang=True)) as stand_in:
         with pytest.raises(ModelTimedOut) as caught:
-            await claude(stand_in).complete(a_request(tmp_path, timeout_seconds=5))
+            await claude(stand_in).complete(a_request(tmp_path, timeout_seconds=15))
         await stand_in.all_gone()
     assert caught.value.completion.input_tokens == 50
     assert (caught.value.completion.output_tokens, caught.value.completion.cost_usd) == (None, None)

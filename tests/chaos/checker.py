@@ -21,6 +21,7 @@ from workers.store import Keys
 
 from .stage import Stage
 
+LEAVE_SECONDS = 10.0
 INVARIANTS = {
     1: "one terminal record per planned attempt",
     2: "nothing counted twice",
@@ -174,6 +175,10 @@ def _messages(stage: Stage) -> Iterator[str]:
         yield f"{count} messages are unacknowledged"
 
 
+def _processes(stage: Stage) -> list[str]:
+    return [words for words in processes_below(stage.folder) if str(stage.folder / "data") not in words]
+
+
 def _left_behind(stage: Stage) -> Iterator[str]:
     keys = Keys(stage.run_id)
     for name, key in (("claims", keys.claims), ("owners", keys.owners)):
@@ -182,10 +187,9 @@ def _left_behind(stage: Stage) -> Iterator[str]:
     if float(stage.client.hget(keys.state, "reserved") or 0) > 1e-9:
         yield "budget is still reserved"
     yield from _messages(stage)
-    own = {stage.server.pid}
-    left = [words for words in processes_below(stage.folder) if str(stage.folder / "data") not in words]
-    if left:
-        yield f"processes are left: {left} (ours: {own})"
+    # A child that has hardly begun ends once it runs and finds its worker gone.
+    if not stage.until(lambda: not _processes(stage), LEAVE_SECONDS):
+        yield f"processes are left: {_processes(stage)} (the server is {stage.server.pid})"
     if "killed" not in stage.hurt and (names := [p.name for p in (stage.folder / "tmp").iterdir()]):
         yield f"temporary files are left: {names}"
     half = [str(p) for p in (stage.folder / "state").rglob(".*") if p.is_file()]
