@@ -148,8 +148,10 @@ class Stage:
                 code = self.producer.wait(timeout=max(1.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise DidNotEnd(f"no artifact after {self.pace.ends_within} s\n{self.story()}") from None
-            if code in (0, 1) or self.artifact_path().exists():
+            if self.artifact_path().exists():
                 return code
+            if code in (0, 1):  # a verdict without an artifact, or a traceback
+                raise DidNotEnd(f"the producer ended with {code} and left no artifact\n{self.story()}")
             if code == 3 or code < 0 or code in (2, 130):
                 if time.monotonic() > deadline or code == 2:
                     raise DidNotEnd(f"the producer ended with {code}\n{self.story()}")
