@@ -196,6 +196,20 @@ def test_hostile_names_and_messages_are_plain_text_and_no_markup():
     assert "[bold red]x[/] red gnp.exe :smile:" in text
 
 
+def test_what_a_suite_has_just_shown_is_not_called_impossible():
+    """Half of ten tasks gained: clear, though ten tasks would show 50 points less than four times in five."""
+    tasks = [f"t{number}" for number in range(10)]
+    halves = {task: "p" if number < 5 else "f" for number, task in enumerate(tasks)}
+    text = " ".join(printed(both_arms(dict.fromkeys(tasks, "p"), halves)).split())
+    assert "Improved" in text
+    assert "10 tasks cannot be counted on to show less than" in text
+
+
+def test_pairs_of_task_and_model_are_not_called_tasks():
+    records = [r for model in ("m1", "m2") for r in both_arms({"a": "p"}, {"a": "f"}, model=model)]
+    assert "2 pairs of task and model compared" in " ".join(printed(records).split())
+
+
 def test_two_runs_are_shown_side_by_side():
     result = two_runs.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
     lines = [line.split() for line in shown(tables.compare_table(result)).splitlines()]
