@@ -300,7 +300,7 @@ def _numbers(cells: list[Any], kind: Any) -> np.ndarray[Any, Any]:
         return np.array(cells, dtype=kind)
     except OverflowError:  # an integer that no float can hold is out of every range
         return np.array(
-            [math.inf if isinstance(cell, int) and cell > _HUGE else cell for cell in cells], kind
+            [math.inf if isinstance(cell, int) and abs(cell) > _HUGE else cell for cell in cells], kind
         )
 
 

@@ -26,6 +26,11 @@ def by_model(artifact: Mapping[str, Any]) -> bool:
     return bool(artifact.get("paired_by_model", len(artifact["models"]) > 1))
 
 
+def units(artifact: Mapping[str, Any], number: int) -> str:
+    """What is compared, counted: tasks, or pairs of task and model."""
+    return counted(number, "pair of task and model" if by_model(artifact) else "task")
+
+
 def summary(artifact: Mapping[str, Any]) -> list[str]:
     """The result in a few sentences: what was found, how sure, what is needed, what to be careful of."""
     if artifact["verdict"] == "skipped":
@@ -99,9 +104,8 @@ def partly(artifact: Mapping[str, Any]) -> str:
     pairs, dropped = artifact["n_pairs"], artifact["n_dropped"]
     if not pairs or not dropped:
         return ""
-    noun = "pair of task and model" if by_model(artifact) else "task"
-    covered = f"The difference by attempts covers the {counted(pairs, noun)} judged in both arms"
-    return f"{covered}; {dropped} more were not."
+    covered = f"The difference by attempts covers the {units(artifact, pairs)} judged in both arms"
+    return f"{covered}; {dropped} more {'was' if dropped == 1 else 'were'} not."
 
 
 def decided(artifact: Mapping[str, Any]) -> str:
@@ -159,7 +163,7 @@ def power(artifact: Mapping[str, Any]) -> str:
     needed = artifact["needed"]
     if needed is None or not needed["n_pairs"]:
         return ""
-    noun = counted(needed["n_pairs"], "pair of task and model" if by_model(artifact) else "task")
+    noun = units(artifact, needed["n_pairs"])
     smallest, wanted = artifact["min_detectable_effect"], needed["effect"]
     target = f"{100 * wanted:.3g}"
     if smallest is not None and smallest <= wanted:

@@ -124,8 +124,7 @@ def _headline(artifact: Artifact) -> Text:
     name = artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"]
     models = ", ".join(plain(model, _NAME) for model in artifact["models"])
     pairs = artifact["n_pairs"]
-    noun = "pair of task and model" if sentences.by_model(artifact) else "task"
-    tasks = counted(pairs, noun) if pairs is not None else f"{MISSING} tasks"
+    tasks = sentences.units(artifact, pairs) if pairs is not None else f"{MISSING} tasks"
     size = f"{tasks} compared, {counted(artifact['pass_k'], 'attempt')} each"
     return Text.assemble((plain(name, _NAME), "bold"), f"  {size}  {models}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from aggregate import comparison, frames, sentences
-from aggregate.number_formats import counted, points
+from aggregate.number_formats import points
 from aggregate.plain_text import plain
 from aggregate.records import AttemptRecord
 from aggregate.run_info import BASELINE, is_candidate
@@ -131,8 +131,7 @@ def _alone(result: dict[str, Any]) -> str:
     dropped = result["n_dropped"]
     if not dropped:
         return ""
-    noun = "pair of task and model" if result["paired_by_model"] else "task"
-    return f"Left out, as not judged in both runs: {counted(dropped, noun)}."
+    return f"Left out, as not judged in both runs: {sentences.units(result, dropped)}."
 
 
 def _left_out(result: dict[str, Any], curtailed_at: tuple[int | None, int | None]) -> str:

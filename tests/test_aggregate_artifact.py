@@ -439,7 +439,7 @@ def test_arms_that_share_no_task_have_no_difference_and_no_verdict():
 
 def test_tasks_of_one_arm_only_are_told_beside_the_difference():
     made = built(both_arms({"a": "p", "b": "p", "c": "f"}, {"a": "f", "b": "p"}))
-    assert "covers the 2 tasks judged in both arms; 1 more were not." in made["summary"]
+    assert "covers the 2 tasks judged in both arms; 1 more was not." in made["summary"]
 
 
 def test_the_first_attempts_of_merged_runs_all_count():
@@ -469,8 +469,9 @@ def test_a_task_has_one_tier_and_one_judge_however_many_its_records_name():
         )
 
 
-def test_numbers_too_large_for_a_float_are_missing():
-    made = built([a_record(completion={"input_tokens": 10**400}), a_record(arm="baseline")])
+@pytest.mark.parametrize("tokens", [10**400, -(10**400)])
+def test_numbers_too_large_for_a_float_are_missing(tokens):
+    made = built([a_record(completion={"input_tokens": tokens}), a_record(arm="baseline")])
     assert made["arms"]["candidate"]["input_tokens"] is None
     assert any("out of range" in warning for warning in made["warnings"])
 

@@ -265,3 +265,10 @@ def test_a_prompt_that_was_kept_is_in_the_page_with_the_judges_settings(tmp_path
         "description": "",
         "judge": {"type": "contains", "expected": ["hi"]},
     } in found
+
+
+def test_arms_that_share_no_task_have_a_page_without_a_difference(tmp_path):
+    records = [a_record("a"), a_record("b", "baseline", outcome="failed"), a_record("c", "baseline")]
+    text = the_page(a_run(records), tmp_path)
+    assert "no task was judged in both arms" in text
+    assert "NaN" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
