@@ -19,7 +19,7 @@ from workers.publish import waiting_keys
 from workers.server import refuses_writes
 from workers.server import workers as known_workers
 from workers.settings import QUARANTINE
-from workers.store import Progress, State
+from workers.store import Progress, State, UnknownRun
 
 LOOK_SECONDS = 0.25
 LONELY_SECONDS = 8.0
@@ -73,6 +73,8 @@ class Watch:
             self.check()
             try:
                 artifacts = self._look(manifest)
+            except UnknownRun:  # gone between two questions of one look
+                raise self._vanished() from None
             except (redis.ConnectionError, redis.TimeoutError, OperationalError) as problem:
                 self.check()
                 self._say_once(f"the server does not answer ({problem}); waiting for it")
@@ -85,9 +87,7 @@ class Watch:
         store = self.server.store
         state = store.state(self.run_id)
         if state is None:
-            raise RunLost(
-                f"run {self.run_id} vanished from the server: it was deleted, flushed, or restarted without persistence"
-            )
+            raise self._vanished()
         if state.trouble:
             raise RunLost(f"{state.trouble}; `uplift resume {self.run_id}` tries again")
         progress = store.progress(self.run_id)
@@ -102,6 +102,11 @@ class Watch:
         if artifacts is None and not pausing and self._takes_writes():
             self._mend(manifest, state, progress)
         return artifacts
+
+    def _vanished(self) -> RunLost:
+        return RunLost(
+            f"run {self.run_id} vanished from the server: it was deleted, flushed, or restarted without persistence"
+        )
 
     def _takes_writes(self) -> bool:
         """Ask a quiet run's server whether it can keep records at all; raises RunLost when it has not for long."""

@@ -127,7 +127,7 @@ def test_a_run_under_way_is_told_from_the_inside(valkey, client, short_tmp, even
         def standing():
             return uplift("status", run_id, *here, "--json", cwd=short_tmp).line
 
-        eventually(lambda: standing()["done"] >= 4 and standing()["slowest"])
+        eventually(lambda: (now := standing())["done"] >= 4 and now["slowest"] and now["seconds_left"])
         facts = standing()
         table = uplift("status", run_id, *here, cwd=short_tmp, env={"COLUMNS": "80"})
         cancelled = uplift("cancel", run_id, *here, cwd=short_tmp)
