@@ -4,20 +4,22 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOWEST := .venv-lowest
+VERSIONS := -c constraints.txt
 export VIRTUAL_ENV :=
 export PYTHONPATH :=
 # Hundreds of short processes: compiling our modules anew in each would take a tenth of the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types tests bench chaos clean
+.PHONY: demo test lint types tests lowest bench chaos clean
 
 $(READY): pyproject.toml constraints.txt
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
-	  uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[anthropic,openai,monitor,dev]'; \
+	  uv pip install --quiet --python $(BIN)/python $(VERSIONS) -e '.[anthropic,openai,monitor,dev]'; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[anthropic,openai,monitor,dev]'; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(VERSIONS) -e '.[anthropic,openai,monitor,dev]'; \
 	fi
 	@touch $(READY)
 
@@ -39,6 +41,13 @@ types: $(READY)
 tests: $(READY)
 	$(BIN)/python -m pytest -q -n 4 --dist loadgroup
 
+# Once before a release: do the lowest versions that pyproject.toml allows still work? Only uv can choose them.
+lowest:
+	@command -v uv >/dev/null 2>&1 || { $(PYTHON) -m venv $(LOWEST) && \
+	  $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv; }
+	@PATH="$$PATH:$(CURDIR)/$(LOWEST)/bin" $(MAKE) --no-print-directory \
+	  VENV=$(LOWEST) VERSIONS='--resolution lowest-direct' tests
+
 bench: $(READY)
 	$(BIN)/python -m bench
 
@@ -46,4 +55,4 @@ chaos: $(READY)
 	$(BIN)/python -m pytest -q -n 4 tests/chaos --long
 
 clean:
-	rm -rf $(VENV) .uplift build *.egg-info
+	rm -rf $(VENV) $(LOWEST) .uplift build *.egg-info

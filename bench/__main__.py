@@ -35,8 +35,9 @@ def main() -> None:
     quick = parser.parse_args().quick
     # The engine first, and the SDKs loaded later: the memory that it tells is this process's largest so far.
     rows = [*help_rows(), *engine.rows(quick=quick), *validate_suite.rows(), *aggregate_records.rows()]
-    from bench import sdk_throughput
+    from bench import interval, sdk_throughput
 
+    rows += interval.rows()
     rows += pytest_judge.rows(40 if quick else 200)
     rows += sdk_throughput.rows(200 if quick else 1000)
     rows += kills.rows(5 if quick else 20)

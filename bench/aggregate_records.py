@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.rows import Row, show
-from workers.thrift import be_thrifty
+from workers.rounds.child_process import be_thrifty
 
 ATTEMPTS = 5
 T = TypeVar("T")
@@ -89,18 +89,20 @@ def measure(path: Path) -> None:
     parts: dict[str, float] = {}
     started = time.process_time()
     be_thrifty()  # as every process of ours does
-    from aggregate import artifact, exports, frames, reading
-    from aggregate.run_info import Observer
+    from aggregate.artifact import build, file
+    from aggregate.records import frames, jsonl
+    from aggregate.records.run_info import Observer
+    from aggregate.report import csv_tables
 
     parts["imports"] = time.process_time() - started
     observer = Observer()
-    records = observer.watch(reading.read_jsonl(path))
+    records = observer.watch(jsonl.read_jsonl(path))
     made = timed(parts, "frames", lambda: frames.collect(records))
     info = observer.info()
-    built = timed(parts, "artifact", lambda: artifact.from_frames(info, made))
-    timed(parts, "writing", lambda: artifact.write(built[0], path.with_name("artifact.json")))
+    built = timed(parts, "artifact", lambda: build.from_frames(info, made))
+    timed(parts, "writing", lambda: file.write(built[0], path.with_name("artifact.json")))
     parts["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    timed(parts, "exports", lambda: exports.write_exports(info, made, path.parent / "exports"))
+    timed(parts, "exports", lambda: csv_tables.write_exports(info, made, path.parent / "exports"))
     print(json.dumps(parts))
 
 

@@ -19,14 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.rows import Row, show
-from producer import local, plan
-from producer.options import Options
-from producer.submit import Server, open_server, submit
-from workers.messages import ModelSettings, Task
-from workers.models import Request
+from producer import plan
+from producer.baselines.cache import Reuse
+from producer.runs.submit import submit
+from producer.server import private_server
+from producer.server.connect import Server, open_server
+from producer.settings.run_settings import RunSettings
 from workers.models.choose import model_for
+from workers.models.model import Request
 from workers.models.sim import Sim
-from workers.server import workers
+from workers.store.messages import ModelSettings, Task
+from workers.store.redis_client import workers
 
 SKILL = "---\nname: bench\ndescription: A skill for measuring.\n---\nBe brief.\n"
 TICK = os.sysconf("SC_CLK_TCK")
@@ -63,7 +66,7 @@ def run(tasks: int, pass_k: int, model: str, *, in_flight: int = 100) -> Measure
     """Run a suite of `contains` tasks in both arms and measure it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        options = Options(
+        options = RunSettings(
             task_suite=_suite(folder, tasks),
             state_root=folder / "state",
             standalone=True,
@@ -71,20 +74,20 @@ def run(tasks: int, pass_k: int, model: str, *, in_flight: int = 100) -> Measure
             models=(model,),
             pass_k=pass_k,
         )
-        with local.serving(folder / "server") as private:
-            private.start_worker(in_flight=in_flight)
+        with private_server.serving(folder / "server") as private:
+            private.start_worker({"UPLIFT_IN_FLIGHT": str(in_flight)})
             server = open_server(private.url)
             _until(lambda: bool(workers(server.store.client)))
             return _measured(options, private, server)
 
 
-def _measured(options: Options, private: local.Local, server: Server) -> Measured:
+def _measured(options: RunSettings, private: private_server.Local, server: Server) -> Measured:
     assert private.worker is not None
     pids = [os.getpid(), private.worker.pid, private.server.pid]
     before = [_cpu(pid) for pid in pids]
     planned = plan.make(options)
     begun = time.monotonic()
-    submit(server, planned, {})
+    submit(server, planned, Reuse())
     published = time.monotonic() - begun
     _until(lambda: server.store.progress(planned.run_id).recorded == planned.grid.attempts)
     ran = time.monotonic() - begun

@@ -23,11 +23,14 @@ from pathlib import Path
 
 from bench.engine import _suite
 from bench.rows import Row, show
-from producer import local, plan
-from producer.options import Options
-from producer.submit import Server, open_server, submit
-from workers.server import workers
-from workers.store import Keys
+from producer import plan
+from producer.baselines.cache import Reuse
+from producer.runs.submit import submit
+from producer.server import private_server
+from producer.server.connect import Server, open_server
+from producer.settings.run_settings import RunSettings
+from workers.store.keys import Keys
+from workers.store.redis_client import workers
 
 AT_ONCE = 5
 EACH_HOLDS = 3
@@ -42,7 +45,7 @@ def rows(kills: int = 20, seed: int = 1) -> list[Row]:
     draw = random.Random(seed)
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
-        local.serving(Path(name) / "server") as private,
+        private_server.serving(Path(name) / "server") as private,
     ):
         server = open_server(private.url)
         for _ in range(0, kills, AT_ONCE):
@@ -77,7 +80,7 @@ def _round(server: Server, folder: Path, draw: random.Random) -> tuple[list[floa
 
 def _long_run(server: Server, folder: Path) -> str:
     """Twice as many attempts as the victims can hold, and far fewer than the survivor can."""
-    options = Options(
+    options = RunSettings(
         task_suite=_suite(folder, AT_ONCE * EACH_HOLDS),
         state_root=folder / "state",
         standalone=True,
@@ -85,7 +88,7 @@ def _long_run(server: Server, folder: Path) -> str:
         models=("sim:latency=3000",),
     )
     planned = plan.make(options)
-    submit(server, planned, {})
+    submit(server, planned, Reuse())
     return planned.run_id
 
 

@@ -26,8 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.rows import Row, show
-from judges import bubblewrap, cold, pytest_run, sandbox, warm
+from judges.checks import pytest_file
 from judges.judgment import Completion, Workspace
+from judges.sandbox import bubblewrap, command, warm_pool
 from judges.spec import Pytest
 
 BAR = 0.25
@@ -64,7 +65,7 @@ def test_every_item_says_what_changed(notes):
 
 def rows(judgments: int = 200) -> list[Row]:
     """This file's part of the bench table; empty where bubblewrap does not work."""
-    found = sandbox.probe()
+    found = command.probe()
     if not found.works:
         print(f"pytest judgments are left out: bubblewrap does not work here: {found.why_not}")
         return []
@@ -94,13 +95,15 @@ def run_fresh(suite: Path, judgments: int, user: int | None) -> None:
     """Run plain pytest in a bubblewrap each time, as many at once as there are cores."""
     output = f"{bubblewrap.INPUTS}/output.txt"
     options = ("-q", "-p", "no:cacheprovider", "--rootdir", bubblewrap.INPUTS, "-c", os.devnull)
-    environment = cold.environment(bubblewrap.WORK, bubblewrap.TMP)
+    environment = command.environment(bubblewrap.WORK, bubblewrap.TMP)
     environment |= {"AI_OUTPUT_FILE": output, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def once(_: int) -> None:
         started = bubblewrap.start(
             [sys.executable, "-I", "-m", "pytest", *options, f"{bubblewrap.INPUTS}/{SPEC.test_file}"],
-            bubblewrap.View({f"{bubblewrap.INPUTS}/fixtures": suite / "fixtures"}, {output: TEXT.encode()}),
+            bubblewrap.SandboxView(
+                {f"{bubblewrap.INPUTS}/fixtures": suite / "fixtures"}, {output: TEXT.encode()}
+            ),
             environment=environment,
             user=user,
             output=subprocess.DEVNULL,
@@ -115,11 +118,11 @@ def run_fresh(suite: Path, judgments: int, user: int | None) -> None:
 
 async def run_warm(suite: Path, judgments: int) -> None:
     """Make all judgments at once, as a worker would; it is `sandbox` that bounds them by cores."""
-    work = (pytest_run.judge(SPEC, Completion(text=TEXT), Workspace(suite=suite)) for _ in range(judgments))
+    work = (pytest_file.judge(SPEC, Completion(text=TEXT), Workspace(suite=suite)) for _ in range(judgments))
     for judgment in await asyncio.gather(*work):
         if not judgment.passed:
             raise RuntimeError(judgment.details)
-    warm.close()
+    warm_pool.close()
 
 
 if __name__ == "__main__":

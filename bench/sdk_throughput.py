@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Literal
 
 from bench.rows import Row, show
-from workers.messages import ModelSettings
-from workers.models import Model, Request
 from workers.models.anthropic_api import Anthropic
+from workers.models.model import Model, Request
 from workers.models.openai_api import OpenAI
+from workers.store.messages import ModelSettings
 
 SERVER = Path(__file__).parent.parent / "examples" / "stand_in" / "server.py"
 BAR = 0.85
@@ -63,8 +63,10 @@ def measure(
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         settings = ModelSettings(params={"base_url": url if kind == "anthropic" else f"{url}/v1"})
-        client = Anthropic if kind == "anthropic" else OpenAI
-        wall, cpu = asyncio.run(asked(client("bench", settings, transport=transport), calls, in_flight))
+        model = (Anthropic if kind == "anthropic" else OpenAI)("bench", settings)
+        if transport == "httpx":
+            model.http_client = "DefaultAsyncHttpxClient"
+        wall, cpu = asyncio.run(asked(model, calls, in_flight))
     finally:
         server.kill()
         server.wait()

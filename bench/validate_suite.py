@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 MEASURE = """
 import sys, time
 from pathlib import Path
-from producer import suite
+from producer.suites import suite
 imported = time.process_time()
 tasks = len(suite.load(Path(sys.argv[1])).tasks)
 total = time.process_time()

@@ -1,6 +1,7 @@
-"""Write docs/cli.md from what `uplift --help` and `uplift COMMAND --help` print at 80 columns.
+"""Write what the docs say of flags and settings: docs/cli.md, and the tables in configuration.md and library.md.
 
-Run it from the repository after a change to the command line: python docs/make_cli_reference.py
+docs/cli.md is what `uplift --help` and `uplift COMMAND --help` print at 80 columns; the tables follow the settings of a
+run. Run it from the repository after a change to either: python docs/make_cli_reference.py
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 from producer.cli import app
+from producer.library import keywords
+from producer.settings.config_file import variables
+from producer.settings.run_settings import config_keys, default_text, described, flag
 
-PAGE = Path(__file__).with_name("cli.md")
+DOCS = Path(__file__).parent
+MARKS = ("<!-- table: made by docs/make_cli_reference.py -->", "<!-- end of table -->")
+BY_FLAG = {"limits": "`--rpm`, `--tpm`, `--max-in-flight`"}
 INTRODUCTION = """\
 # The command line
 
@@ -39,5 +45,42 @@ def _section(title: str, words: list[str]) -> str:
     return f"## {title}\n\n```text\n{shown.output.strip()}\n```\n"
 
 
+def config_table() -> str:
+    """Every key of `uplift.toml` with its variables, its flag and what it means."""
+    rows = ["| key | variable | flag | meaning |", "|---|---|---|---|"]
+    for key in config_keys():
+        names = ", ".join(f"`{name}`" for name, steps in variables().items() if steps[0] == key)
+        by_flag = BY_FLAG.get(key, f"`{flag(key)}`" if described()[key].in_evaluate else "")
+        rows.append(f"| `{key}` | {names} | {by_flag} | {_meaning(key)} |")
+    return "\n".join(rows)
+
+
+def keyword_table() -> str:
+    """Every keyword of `evaluate` that is a setting, and what it means."""
+    rows = ["| keyword | meaning |", "|---|---|"]
+    rows += [f"| `{keyword}` | {_meaning(name)} |" for keyword, name in keywords().items()]
+    return "\n".join(rows)
+
+
+def _meaning(name: str) -> str:
+    default = default_text(name)
+    words = "`false`: " if name == "retry" else ""
+    return f"{words}{described()[name].help}{f' Default: {default}.' if default else ''}".replace("|", "\\|")
+
+
+def with_table(page: str, table: str) -> str:
+    """A page with the table between its marks."""
+    before, rest = page.split(MARKS[0])
+    return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+
+
+def pages() -> dict[Path, str]:
+    """Every page that is made here, whole or in part, as it should be."""
+    tables = {DOCS / "configuration.md": config_table(), DOCS / "library.md": keyword_table()}
+    made = {path: with_table(path.read_text(encoding="utf-8"), table) for path, table in tables.items()}
+    return {DOCS / "cli.md": reference(), **made}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

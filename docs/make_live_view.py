@@ -16,13 +16,12 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from producer.live_view import LiveView
-from producer.local import address
-from producer.looking import Looker
-from producer.places import Places
-from producer.submit import open_server
-from producer.view import View
-from workers.server import workers
+from producer.display.progress import LiveView
+from producer.display.snapshot import Looker, View
+from producer.runs.submit import open_server
+from producer.server.private_server import address
+from producer.state_root import Places
+from workers.store.redis_client import workers
 
 DOCS = Path(__file__).resolve().parent
 PICTURE = DOCS / "screenshots" / "live-view.svg"

@@ -6,13 +6,18 @@ model, and the folder in which the suite's fixtures lie.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
-from judges import contains, equals
+from judges.checks import contains, equals
 from judges.judgment import Ask, Completion, Judgment, Workspace
+from judges.safe_text import storable
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, JudgeSpec, Pytest, Regex, Rubric
 
 MAX_ERROR_CHARACTERS = 2000
+# Comparing so few characters takes less time than finding a thread for it.
+_SHORT_CHARACTERS = 20_000
 
 
 async def judge(
@@ -23,39 +28,54 @@ async def judge(
     Cancellation is not a breakage and goes on to the caller.
     """
     try:
-        return await _judge(spec, completion, ask, workspace or Workspace())
+        return storable(await _judge(spec, completion, ask, workspace or Workspace()))
     # The one broad except around judges: whatever broke in there says nothing about the output.
     except Exception as broken:
         message = f"{type(broken).__name__}: {broken}"[:MAX_ERROR_CHARACTERS]
-        return Judgment(judge=spec.type, details=f"the judge broke: {message}", error=message)
+        return storable(Judgment(judge=spec.type, details=f"the judge broke: {message}", error=message))
 
 
 async def _judge(spec: JudgeSpec, completion: Completion, ask: Ask, workspace: Workspace) -> Judgment:
+    if (judged := text_judge(spec, workspace)) is not None:
+        if isinstance(spec, Contains | Equals) and len(completion.text) <= _SHORT_CHARACTERS:
+            return judged(completion.text)
+        import asyncio  # takes long to import, and whoever only reads records needs none of it
+
+        return await asyncio.to_thread(judged, completion.text)  # where it delays nobody else
+    if isinstance(spec, Rubric):
+        from judges.checks import rubric
+
+        return await rubric.judge(spec, completion, ask)
+    if isinstance(spec, Pytest):
+        from judges.checks import pytest_file
+
+        return await pytest_file.judge(spec, completion, workspace)
+    assert isinstance(spec, Benchmark), spec.type
+    from judges.checks import benchmark
+
+    return await benchmark.judge(spec, completion, workspace)
+
+
+def text_judge(spec: JudgeSpec, workspace: Workspace) -> Callable[[str], Judgment] | None:
+    """The judge as a function of the output's text; None for one that asks a model or runs code.
+
+    Raises FileNotFoundError where a fixture of the judge is not in the workspace.
+    """
     # Judges that need more than strings are imported when first used: importing a record must stay cheap.
     match spec:
         case Contains():
-            return contains.judge(spec, completion)
+            return partial(contains.judged, spec)
         case Equals():
-            return equals.judge(spec, completion)
+            return partial(equals.judged, spec)
         case Regex():
-            from judges import regex
+            from judges.checks import regex
 
-            return await regex.judge(spec, completion)
+            return partial(regex.judged, spec)
         case JsonSchema():
-            from judges import json_schema
+            from judges.checks import json_schema
 
-            return await json_schema.judge(spec, completion, workspace)
-        case Rubric():
-            from judges import rubric
-
-            return await rubric.judge(spec, completion, ask)
-        case Pytest():
-            from judges import pytest_run
-
-            return await pytest_run.judge(spec, completion, workspace)
-        case Benchmark():
-            from judges import benchmark
-
-            return await benchmark.judge(spec, completion, workspace)
+            return partial(json_schema.judged, json_schema.schema_of(spec, workspace))
+        case Rubric() | Pytest() | Benchmark():
+            return None
         case _:
             assert_never(spec)

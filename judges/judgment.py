@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
 Sandbox = Literal["auto", "required", "off"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Valid values of a number, both ends included; a value outside is treated as missing.
+
+    Constructing a value does not check it: what a provider says of itself must not end an attempt. Who reads
+    records from a file does (`aggregate.records.jsonl`), and tables leave such a number out.
+    """
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def ranges(model: type[BaseModel]) -> dict[str, Range]:
+    """The ranges that stand at the fields of a model."""
+    return {
+        name: part
+        for name, field in model.model_fields.items()
+        for part in field.metadata
+        if isinstance(part, Range)
+    }
+
+
+COUNT = Range(0, 1_000_000_000_000)
+SCORE = Range(0, 1)
+USD = Range(0, 1e9)
+POINTS = Range(0, 1e9)
+_SECONDS = Range(0, 1e9)
+
+Count = Annotated[int | None, COUNT]
+Score = Annotated[float | None, SCORE]
+Usd = Annotated[float | None, USD]
+Points = Annotated[float | None, POINTS]
+Seconds = Annotated[float | None, _SECONDS]
+Tally = Annotated[int, COUNT]
 
 
 class Completion(BaseModel):
@@ -18,17 +58,25 @@ class Completion(BaseModel):
 
     text: str = ""
     truncated: bool = False
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cost_usd: float | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_tokens: Count = None
+    cache_write_tokens: Count = None
+    cost_usd: Usd = None
     cost_source: str | None = None
     unit_prices: dict[str, float] | None = None
-    turns: int | None = None
+    turns: Count = None
     skill_invoked: bool | None = None
     agent_version: str | None = None
+    served_model: str | None = None
     warnings: tuple[str, ...] = ()
+
+
+def usage(calls: Sequence[Completion]) -> dict[str, Any]:
+    """Tokens and cost of several calls together; unknown as soon as one of them is, because then the sum is."""
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd")
+    parts = {name: [getattr(call, name) for call in calls] for name in names}
+    return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
 class Criterion(BaseModel):
@@ -37,19 +85,19 @@ class Criterion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
-    achieved: float | None = None
-    max_points: float | None = None
+    achieved: Points = None
+    max_points: Points = None
 
 
-class Benchmark(BaseModel):
+class BenchmarkTimes(BaseModel):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
-    nop_median: float | None = None
-    agent_median: float | None = None
-    oracle_median: float | None = None
+    nop_median: Seconds = None
+    agent_median: Seconds = None
+    oracle_median: Seconds = None
 
 
 class Tests(BaseModel):
@@ -57,10 +105,10 @@ class Tests(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    passed: int = 0
-    failed: int = 0
-    errored: int = 0
-    oracle_failed: int = 0
+    passed: Tally = 0
+    failed: Tally = 0
+    errored: Tally = 0
+    oracle_failed: Tally = 0
 
 
 class Snapshot(BaseModel):
@@ -69,7 +117,7 @@ class Snapshot(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     status: str | None = None
-    pass_to_fail: int = 0
+    pass_to_fail: Tally = 0
 
 
 class Judgment(BaseModel):
@@ -83,18 +131,18 @@ class Judgment(BaseModel):
     judge: str
     judge_model: str | None = None
     passed: bool | None = None
-    score: float | None = None
+    score: Score = None
     details: str = ""
     error: str | None = None
     matched: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
     criteria: tuple[Criterion, ...] = ()
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cost_usd: Usd = None
     saw_cut_text: bool = False
-    panel: tuple[Judgment, ...] = ()
-    benchmarks: tuple[Benchmark, ...] = ()
+    panel: tuple[Self, ...] = ()
+    benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None
     snapshot: Snapshot | None = None
 
@@ -107,8 +155,20 @@ class Workspace:
     left: Path | None = None
     sandbox: Sandbox = "auto"
 
+    def fixture(self, name: str) -> tuple[Path, Path]:
+        """The suite's fixtures folder and a file in it, links followed; raises FileNotFoundError for one elsewhere."""
+        if self.suite is None:
+            raise FileNotFoundError(f"{name}: no suite folder was given")
+        fixtures, file = (self.suite / "fixtures").resolve(), (self.suite / name).resolve()
+        if not file.is_relative_to(fixtures) or not file.is_file():
+            raise FileNotFoundError(f"{name}: not a file in the suite's fixtures folder")
+        return fixtures, file
+
 
 class Ask(Protocol):
-    """Anything that answers a prompt: a vendor client, a recording, a lambda in a test."""
+    """Anything that answers a prompt: a vendor client, a recording, a lambda in a test.
+
+    What it raises may have a `completion`: what the failed call used and cost.
+    """
 
     async def __call__(self, model: str, prompt: str, *, system: str = "") -> Completion: ...

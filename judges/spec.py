@@ -1,9 +1,13 @@
-"""Judge settings as a suite writes them: one frozen type per judge, told apart by `type`."""
+"""Judge settings as a suite writes them: one frozen type per judge, told apart by `type`.
+
+To add a judge: its settings here and in `JudgeSpec`, its check in `judges/checks`, its case in `judges/__init__`.
+Validation, the editor's schema and the simulated model follow `JudgeSpec`; tests name the documents that lack it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -92,9 +96,9 @@ class Regex(_Spec):
     @classmethod
     def _compiles(cls, pattern: str) -> str:
         # Imported where it is needed: most suites have no patterns, and records need none of this.
-        from judges import patterns
+        from judges import safe_patterns
 
-        patterns.compiled(pattern)
+        safe_patterns.compiled(pattern)
         return pattern
 
 
@@ -134,7 +138,6 @@ class JsonSchema(_Spec):
 
 
 JudgeSpec = Contains | Pytest | Rubric | Benchmark | Regex | Equals | JsonSchema
-JUDGE_TYPES: tuple[str, ...] = (
-    *("contains", "pytest", "llm-rubric", "benchmark"),
-    *("regex", "equals", "json-schema"),
+JUDGE_TYPES: tuple[str, ...] = tuple(
+    get_args(judge.model_fields["type"].annotation)[0] for judge in get_args(JudgeSpec)
 )

@@ -1,6 +1,6 @@
 """What a user runs: suites, skills and rankings become a run on the workers, and a run becomes files.
 
-From Python: `from producer import evaluate` (or `aevaluate`); docs/library.md has an example.
+From Python use the module `uplift`; the names here are those of version 0.1.0.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from producer.library import Interval, Result, aevaluate, evaluate
+    from aggregate.formulas.intervals import Interval
+    from producer.library import Result, aevaluate, evaluate
 
 __all__ = ["Interval", "Result", "aevaluate", "evaluate"]
 

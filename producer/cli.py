@@ -1,4 +1,7 @@
-"""The `uplift` command: read flags, call what does the work, print. Heavy imports wait for their command."""
+"""The `uplift` command: read flags, call what does the work, print; what goes wrong is one line and an exit code.
+
+Heavy imports wait for their command.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,34 @@ from typing import Annotated
 
 import typer
 
-from producer.commands import (
-    bless,
-    doctor,
-    evaluate,
-    importing,
-    init,
-    inspect,
-    monitor,
-    records,
-    rejudge,
-    report,
-    steer,
-    validate,
-    worker,
-)
-from workers.thrift import be_thrifty
+from judges.errors import INFRASTRUCTURE, UpliftError
+from producer.commands import doctor, evaluate, results, runs, suites, workers
+from producer.commands.flags import Grouped
+from workers.rounds.child_process import be_thrifty
+
+
+def explain(problem: BaseException) -> tuple[str, int] | None:
+    """The line to print and the exit code; None for what nobody foresaw, which deserves its traceback."""
+    import redis
+
+    if isinstance(problem, UpliftError):
+        return str(problem), problem.exit_code
+    if isinstance(problem, redis.AuthenticationError):
+        return (
+            f"the broker refuses the password ({problem}); check the one in --broker or UPLIFT_BROKER",
+            INFRASTRUCTURE,
+        )
+    if isinstance(problem, redis.ConnectionError | redis.TimeoutError):
+        return (
+            f"the broker cannot be reached ({problem}); is it running, and is its address right?",
+            INFRASTRUCTURE,
+        )
+    if isinstance(problem, redis.RedisError):
+        return f"the broker refused a command ({problem})", INFRASTRUCTURE
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"{problem.filename}: {problem.strerror}", INFRASTRUCTURE
+    return None
+
 
 app = typer.Typer(
     name="uplift",
@@ -41,27 +56,30 @@ app = typer.Typer(
     epilog="`uplift COMMAND --help` explains a command. Colours are left out in pipes and when NO_COLOR is set.",
 )
 
-app.command("init", short_help="Write a first suite for the skill in this folder.")(init.init)
-app.command("import", short_help="Make a suite from evals.json, promptfoo or Harbor tasks.")(
-    importing.import_
-)
-app.command("evaluate", short_help="Run a suite with and without the skill, and compare.")(evaluate.evaluate)
-app.command("validate", short_help="Check suites; print every problem with its place.")(validate.validate)
-app.command("worker", short_help="Take work from a shared broker.")(worker.worker)
-app.command("monitor", short_help="Watch workers and batches in a browser (Flower).")(monitor.monitor)
-app.command("runs", short_help="List runs, or delete some.")(inspect.runs)
-app.command("status", short_help="Say how a run stands.")(inspect.status)
-app.command("show", short_help="Show a task's outputs and what the judge made of them.")(inspect.show)
-app.command("watch", short_help="Follow a run to its end.")(steer.watch)
-app.command("cancel", short_help="End a run.")(steer.cancel)
-app.command("resume", short_help="Go on with a run that was interrupted.")(steer.resume)
-app.command("aggregate", short_help="Turn records from anywhere into an artifact.")(records.aggregate)
+app.command("init", short_help="Write a first suite for the skill in this folder.")(suites.init)
+app.command("import", short_help="Make a suite from evals.json, promptfoo or Harbor tasks.")(suites.import_)
+app.command(
+    "evaluate",
+    cls=Grouped,
+    short_help="Run a suite with and without the skill, and compare.",
+    context_settings={"allow_extra_args": True},  # it tells more about them than that they are too many
+)(evaluate.evaluate)
+app.command("validate", short_help="Check suites; print every problem with its place.")(suites.validate)
+app.command("worker", short_help="Take work from a shared broker.")(workers.worker)
+app.command("monitor", short_help="Watch workers and batches in a browser (Flower).")(workers.monitor)
+app.command("runs", short_help="List runs, or delete some.")(runs.runs)
+app.command("status", short_help="Say how a run stands.")(runs.status)
+app.command("show", short_help="Show a task's outputs and what the judge made of them.")(runs.show)
+app.command("watch", short_help="Follow a run to its end.")(runs.watch)
+app.command("cancel", short_help="End a run.")(runs.cancel)
+app.command("resume", short_help="Go on with a run that was interrupted.")(runs.resume)
+app.command("aggregate", short_help="Turn records from anywhere into an artifact.")(results.aggregate)
 app.command("report", short_help="Write a run as HTML, Markdown, JUnit, CSV or benchmark.json.")(
-    report.report
+    results.report
 )
-app.command("rejudge", short_help="Judge a run's stored answers again.")(rejudge.rejudge)
-app.command("bless", short_help="Keep a run's candidate as the baseline of later runs.")(bless.bless)
-app.command("compare", short_help="Compare the candidates of two runs.")(records.compare)
+app.command("rejudge", short_help="Judge a run's stored answers again.")(results.rejudge)
+app.command("bless", short_help="Keep a run's candidate as the baseline of later runs.")(results.bless)
+app.command("compare", short_help="Compare the candidates of two runs.")(results.compare)
 app.command("doctor", short_help="Show what is set, what is missing, and how to mend it.")(doctor.doctor)
 
 
@@ -97,8 +115,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except Exception as problem:
-        from producer.errors import explain
-
         explained = explain(problem)
         if explained is None or os.environ.get("UPLIFT_DEBUG"):
             raise

@@ -8,39 +8,33 @@ Interrupted when the run was stopped and can be resumed. A run that failed its g
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from aggregate.records import AttemptRecord
-from judges.judgment import Sandbox
-from producer.view import View
-from producer.watch import Interrupted
-from workers.messages import ModelSettings, SkillMode
+from aggregate.formulas.intervals import Interval
+from aggregate.records.record import AttemptRecord
+from judges.safe_text import did_you_mean
+from producer.display.snapshot import View
+from producer.runs.watch import Interrupted
+from producer.state_root import Places
 
 if TYPE_CHECKING:
+    from aggregate.artifact.model import Artifact
     from producer.plan import Plan
-    from producer.suite import Suite
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Where the true difference lies, at a level such as 0.95, for tasks like those of the suite."""
-
-    low: float
-    high: float
-    level: float
+    from producer.suites.suite import Suite
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run ended in. Rates and differences are shares, not percent; None is unknown, never zero.
 
-    `ok` is what the exit code would say: it follows the gate that was chosen. `artifact` holds everything else.
+    `ok` is what the exit code would say: it follows the gates that were chosen. `artifact` holds everything else.
     """
 
     run_id: str
@@ -56,71 +50,50 @@ class Result:
     warnings: tuple[str, ...]
     artifact_path: Path
     records_path: Path
-    artifact: Mapping[str, Any]
+    artifact: Artifact
 
     def records(self) -> Iterator[AttemptRecord]:
         """Every attempt of the run, read from the state root one by one."""
-        from aggregate.reading import read_jsonl
+        from aggregate.records.jsonl import read_jsonl
 
         return read_jsonl(self.records_path)
 
 
-class Keywords(TypedDict, total=False):
-    """What can be asked for beside suite and skill; as the flags of `uplift evaluate`, with the same defaults.
-
-    `model` is one spec or several. `folder` holds the `fixtures/` of a suite that is given as a mapping. Without a
-    `broker`, a private server and a worker are started for this run and ended with it; variables such as
-    UPLIFT_BROKER and config files are not looked at. `on_progress` and `on_message` are called while the run goes
-    on. `stop` is asked several times a second; once it says True no attempt is started and Interrupted is raised.
-    """
-
-    baseline: str | Path | None
-    baseline_artifact: str | Path | None
-    no_baseline: bool
-    model: str | Sequence[str]
-    judge_model: str | None
-    pass_k: int
-    skill_mode: SkillMode | None
-    sandbox: Sandbox
-    margin: float
-    gate: Literal["verdict", "decision"]
-    weak_baseline: Literal["error", "warn"]
-    stop_early: Literal["verdict", "decision"] | None
-    effect: float
-    budget_usd: float | None
-    baseline_cache_dir: str | Path | None
-    output: str | Path | None
-    tasks: Sequence[str]
-    tags: Sequence[str]
-    tiers: Sequence[str]
-    settings: ModelSettings
-    state_root: str | Path
-    folder: str | Path
-    broker: str | None
-    insecure: bool
-    in_flight: int | None
-    on_progress: Callable[[View], None]
-    on_message: Callable[[str], None]
-    stop: Callable[[], bool]
+_CALLBACKS = ("on_progress", "on_message", "stop")
+# Suite and skill are arguments, and rankings are for the command line.
+_NO_KEYWORDS = ("task_suite", "skill_path", "standalone", "ranking", "candidate_ids", "eval_threshold")
 
 
-def evaluate(
-    suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Unpack[Keywords]
-) -> Result:
+def keywords() -> dict[str, str]:
+    """Every keyword of `evaluate` that is a setting of a run, with the setting's name."""
+    from producer.settings.run_settings import RunSettings, described, keyword
+
+    names = (name for name in described() if name in RunSettings.model_fields and name not in _NO_KEYWORDS)
+    return {keyword(name): name for name in names}
+
+
+def evaluate(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Any) -> Result:
     """Run every task of a suite with a skill and with its baseline, wait for the end, and say which is better.
 
-    The suite is a path, or its content as a mapping. Call it from any thread.
+    The suite is a path, or its content as a mapping; `folder` then holds its `fixtures/`. Call it from any thread.
+    Options have the names, the meaning and the defaults of the flags of `uplift evaluate`, see docs/library.md;
+    any other raises TypeError. `model` is one spec or several. Without a `broker`, a private server and a worker are
+    started for this run and ended with it; variables such as UPLIFT_BROKER and config files are not looked at.
+    `on_progress` and `on_message` are called while the run goes on. `stop` is asked several times a second; once it
+    says True no attempt is started and Interrupted is raised.
     """
+    _check_keywords(options)
     return _run(_plan(suite, skill, options), options, options.get("stop", _never))
 
 
 async def aevaluate(
-    suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Unpack[Keywords]
+    suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Any
 ) -> Result:
     """The same without holding up the event loop; callbacks are called on it.
 
     Cancelling stops the run at once, keeps what it has, and leaves nothing running; `uplift resume` goes on with it.
     """
+    _check_keywords(options)
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = loop.create_future()
     cancelled = threading.Event()
@@ -136,7 +109,8 @@ async def aevaluate(
         outcome: tuple[Result | None, BaseException | None]
         try:
             plan = _plan(suite, skill, ours)
-            stop = _Hurried(plan.run_id, cancelled, ours.get("stop", _never))
+            resume = Places(plan.options.state_root).command("resume", plan.run_id, ours.get("broker"))
+            stop = _Hurried(resume, cancelled, ours.get("stop", _never))
             outcome = (_run(plan, ours, stop), None)
         except BaseException as problem:  # raised again where it is awaited
             outcome = (None, problem)
@@ -154,80 +128,70 @@ async def aevaluate(
         raise
 
 
-def _plan(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, options: Keywords) -> Plan:
+def _check_keywords(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for a keyword that nothing would come of."""
+    known = [*keywords(), *_CALLBACKS, "folder", "settings"]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unexpected keyword {name!r}{did_you_mean(name, known)}")
+
+
+def _plan(
+    suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, options: Mapping[str, Any]
+) -> Plan:
     from producer import plan as plans
-    from producer import suite as suites
-    from producer.options import Options
+    from producer.baselines.bless import with_baseline
+    from producer.settings.run_settings import RunSettings, of_model_settings
+    from producer.suites import suite as suites
 
     given: Suite | None = suite if isinstance(suite, suites.Suite) else None
     if isinstance(suite, Mapping):
         given = suites.from_values(suite, Path(options.get("folder", ".")))
-    model = options.get("model", "claude-code")
-    plain = {name: options[name] for name in _AS_THEY_ARE if name in options}  # type: ignore[literal-required]  # names of Keywords
-    return plans.make(
-        Options(
-            task_suite=given.path if given else Path(cast("str | Path", suite)),
-            state_root=Path(options.get("state_root", ".uplift")),
-            standalone=True,
-            skill_path=Path(skill),
-            baseline_path=_path(options.get("baseline")),
-            baseline_artifact=_path(options.get("baseline_artifact")),
-            baseline_cache_dir=_path(options.get("baseline_cache_dir")),
-            output=_path(options.get("output")),
-            models=(model,) if isinstance(model, str) else tuple(model),
-            tasks=tuple(options.get("tasks", ())),
-            tags=tuple(options.get("tags", ())),
-            tiers=tuple(options.get("tiers", ())),
-            **plain,
-        ),
-        suite=given,
-    )
+    values = of_model_settings(options["settings"]) if "settings" in options else {}
+    values |= {name: options[word] for word, name in keywords().items() if word in options}
+    if isinstance(values.get("models"), str):
+        values["models"] = (values["models"],)
+    where = {"task_suite": given.path if given else suite, "skill_path": skill}
+    return with_baseline(plans.make(RunSettings.checked({**values, **where}), suite=given))
 
 
-_AS_THEY_ARE = (
-    *("no_baseline", "judge_model", "pass_k", "skill_mode", "sandbox", "margin", "gate", "weak_baseline"),
-    *("stop_early", "effect", "budget_usd", "settings"),
-)
+def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
+    from producer.runs import evaluate as evaluation
+    from workers.store.settings import checked_broker
 
-
-def _run(plan: Plan, options: Keywords, stop: Callable[[], bool]) -> Result:
-    from producer import evaluation
-    from producer.places import Places
-    from workers.settings import checked_broker
-
-    places, url = Places(plan.options.state_root), options.get("broker")
+    places, url = Places(plan.options.state_root), plan.options.broker
     display = _Callbacks(options.get("on_progress", _ignore), options.get("on_message", _ignore))
-    where = evaluation.Surroundings(
+    where = evaluation.RunContext(
         places,
-        checked_broker(url, insecure=options.get("insecure", False)) if url else None,
+        checked_broker(url, insecure=plan.options.insecure) if url else None,
         display,
-        options.get("in_flight"),
+        plan.options.private_worker,
         stop=stop,
     )
     (artifact,) = evaluation.evaluate(plan, where)
     return _result(artifact, places)
 
 
-def _result(artifact: dict[str, Any], places: Any) -> Result:
-    from aggregate.verdict import exit_code
-
-    interval = artifact["interval"] or {}
-    bounds = interval.get("tasks_like_these") or {}
-    known = bounds.get("low") is not None and bounds.get("high") is not None
+def _result(artifact: Artifact, places: Places) -> Result:
+    interval = None
+    if told := artifact.interval:
+        ends = told.tasks_like_these
+        estimate = math.nan if ends.estimate is None else ends.estimate
+        interval = Interval(estimate, ends.low, ends.high, told.level)
     return Result(
-        run_id=artifact["run_id"],
-        verdict=artifact["verdict"],
-        reason=artifact["reason"],
-        decision=artifact["decision"],
-        ok=exit_code(artifact["verdict"], artifact["decision"], artifact["gate"]) == 0,
-        execution_pass_rate=artifact["execution_pass_rate"],
-        baseline_pass_rate=artifact["baseline_pass_rate"],
-        delta=artifact["delta"],
-        interval=Interval(bounds["low"], bounds["high"], interval["level"]) if known else None,
-        spent_usd=(artifact["cost"] or {}).get("spent_usd"),
-        warnings=tuple(artifact["warnings"]),
-        artifact_path=Path(artifact["truth_anchor"]),
-        records_path=places.records(artifact["run_id"]),
+        run_id=artifact.run_id,
+        verdict=artifact.verdict,
+        reason=artifact.reason,
+        decision=artifact.decision,
+        ok=artifact.exit_code() == 0,
+        execution_pass_rate=artifact.execution_pass_rate,
+        baseline_pass_rate=artifact.baseline_pass_rate,
+        delta=artifact.delta,
+        interval=interval,
+        spent_usd=artifact.cost.spent_usd if artifact.cost else None,
+        warnings=tuple(artifact.warnings),
+        artifact_path=Path(artifact.truth_anchor or ""),
+        records_path=places.records(artifact.run_id),
         artifact=artifact,
     )
 
@@ -238,6 +202,9 @@ class _Callbacks:
     def __init__(self, show: Callable[[View], None], say: Callable[[str], None]) -> None:
         self.show = show
         self.say = say
+
+    def begin(self, run_id: str, resume: str) -> None:
+        pass
 
     def __enter__(self) -> Self:
         return self
@@ -251,8 +218,8 @@ class _Callbacks:
 class _Hurried:
     """Stops a run at once when it is cancelled: new attempts first, then waiting for those in flight."""
 
-    def __init__(self, run_id: str, cancelled: threading.Event, patient: Callable[[], bool]) -> None:
-        self._run_id = run_id
+    def __init__(self, resume: str, cancelled: threading.Event, patient: Callable[[], bool]) -> None:
+        self._resume = resume
         self._cancelled = cancelled
         self._patient = patient
         self._told = False
@@ -261,12 +228,12 @@ class _Hurried:
         if not self._cancelled.is_set():
             return self._patient()
         if self._told:
-            raise Interrupted(self._run_id)
+            raise Interrupted(self._resume)
         self._told = True
         return True
 
 
-def _on_loop(options: Keywords, loop: asyncio.AbstractEventLoop) -> Keywords:
+def _on_loop(options: dict[str, Any], loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
     """The same options with callbacks that reach the event loop from any thread."""
 
     def there(callback: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -276,16 +243,10 @@ def _on_loop(options: Keywords, loop: asyncio.AbstractEventLoop) -> Keywords:
 
         return call
 
-    ours = options.copy()
-    if "on_progress" in options:
-        ours["on_progress"] = there(options["on_progress"])
-    if "on_message" in options:
-        ours["on_message"] = there(options["on_message"])
-    return ours
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
+    called: dict[str, Any] = {
+        name: there(options[name]) for name in ("on_progress", "on_message") if name in options
+    }
+    return {**options, **called}
 
 
 def _ignore(_: object) -> None:

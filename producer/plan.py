@@ -3,57 +3,88 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from aggregate.run_info import Baseline, CandidateInfo, RunInfo, TaskInfo
-from producer import ranking as rankings
-from producer import skills
-from producer import suite as suites
-from producer.options import InvalidOption, Options
-from producer.skills import Skill
-from producer.suite import Suite
-from workers import bundles
-from workers.bundles import Bundle
-from workers.grid import Grid
-from workers.messages import Arm, Manifest, Task
+from aggregate.formulas.verdict import verdict
+from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunInfo, TaskInfo
+from aggregate.records.settings import ResultSettings
+from aggregate.text.files import is_folder
+from aggregate.text.formats import plain
+from producer.settings.run_settings import InvalidOption, RunSettings, part
+from producer.skills import ranking as rankings
+from producer.skills import skill as skills
+from producer.skills.ranking import Entry, InvalidRanking, NobodyCanApply, Ranking
+from producer.skills.skill import InvalidSkill, Skill
+from producer.suites import suite as suites
+from producer.suites.suite import Suite
 from workers.models import replay, sim
-from workers.models.choose import graders, is_agent, is_simulated, parse
+from workers.models.choose import is_agent, mounts_skills
+from workers.models.names import graders, is_simulated, parse
 from workers.models.prices import first_estimate
+from workers.store import bundles
+from workers.store.bundles import Bundle
+from workers.store.messages import Arm, Grid, Manifest, Task, WorkerSettings
 
 if TYPE_CHECKING:
-    from producer.blessing import Blessed
+    from aggregate.artifact.model import Artifact
+    from producer.baselines.bless import Blessed
+
+_SHOWN_FILES = 3
 
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """An arm and what it is given; `score` is the ranking's for a candidate of a pipeline."""
+    """An arm and what it is given; `score` is the ranking's for a candidate of a pipeline.
+
+    A candidate that is not run has the verdict for that, and why.
+    """
 
     name: str
     skill: Skill | None = None
     bundle: Bundle | None = None
     candidate_id: str | None = None
     score: float | None = None
+    verdict: Literal["skipped", "error"] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the candidates come from: the pipeline's lane, and the ranking's run id and path where there is one."""
+
+    lane: str = STANDALONE
+    run_id: str | None = None
+    ranking: str | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Source:
+        """The source of an earlier run; 0.1.0 noted none and wrote a queue's name as the lane."""
+        if "source_run_id" not in artifact.model_fields_set:
+            return cls()
+        return cls(artifact.lane, artifact.source_run_id, artifact.source_ranking_artifact)
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that is known before a run starts.
 
-    `skipped` candidates are below the threshold and not run; `whole_suite` has the tasks that flags left out, too.
+    `not_run` are the candidates that were asked for and get a verdict without being run; `whole_suite` has the tasks
+    that flags left out, too.
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
     `blessed` holds the baseline's records where a file has them all, so that none is run.
     """
 
     run_id: str
     created_at: str
-    options: Options
+    options: RunSettings
     suite: Suite
     arms: tuple[PlannedArm, ...]
-    skipped: tuple[PlannedArm, ...] = ()
+    not_run: tuple[PlannedArm, ...] = ()
+    source: Source = Source()
     fixtures: Bundle | None = None
     replays: Mapping[str, Bundle] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -78,36 +109,28 @@ class Plan:
 
     def manifest(self, lane: str) -> Manifest:
         return Manifest(
+            **part(self.options, WorkerSettings),
             run_id=self.run_id,
             created_at=self.created_at,
             task_count=len(self.suite.tasks),
             arms=tuple(_message(arm) for arm in self.arms),
-            models=self.options.models,
-            pass_k=self.options.pass_k,
-            skill_mode=self.options.skill_mode,
-            judge_model=self.options.judge_model,
-            sandbox=self.options.sandbox,
             fixtures=self.fixtures.digest if self.fixtures else None,
             replays={spec: bundle.digest for spec, bundle in self.replays.items()},
             settings=self.options.settings,
-            budget_usd=self.options.budget_usd,
-            stop_early=self.options.stop_early,
             rejudged_from=self.rejudged_from,
             lane=lane,
-            priority=self.options.priority,
         )
 
-    def info(self, lane: str | None, *, baseline_reuse_count: int = 1) -> RunInfo:
-        options = self.options
-        arms = self.arms or self.skipped
+    def info(self, *, baseline_reuse_count: int = 1) -> RunInfo:
         return RunInfo(
+            **part(self.options, ResultSettings),
             run_id=self.run_id,
             created_at=self.created_at,
-            lane=lane,
+            lane=self.source.lane,
+            source_run_id=self.source.run_id,
+            source_ranking_artifact=self.source.ranking,
             skill_id=self.suite.skill_id,
             task_suite=str(self.suite.path),
-            pass_k=options.pass_k,
-            models=options.models,
             tasks=tuple(
                 TaskInfo(
                     id=task.id,
@@ -119,19 +142,18 @@ class Plan:
                 for task in self.suite.tasks
             ),
             candidates=tuple(
-                CandidateInfo(arm=arm.name, candidate_id=arm.candidate_id, score=arm.score)
-                for arm in arms
+                CandidateInfo(
+                    arm=arm.name,
+                    candidate_id=arm.candidate_id,
+                    score=arm.score,
+                    verdict=arm.verdict,
+                    reason=arm.reason,
+                )
+                for arm in (*self.arms, *self.not_run)
                 if arm.name != "baseline"
             ),
             baseline=self._baseline_kind(),
-            margin=options.margin,
-            gate=options.gate,
-            weak_baseline=options.weak_baseline,
             baseline_reuse_count=baseline_reuse_count,
-            eval_threshold=options.eval_threshold,
-            stop_early=options.stop_early,
-            effect=options.effect,
-            budget_usd=options.budget_usd,
             planned_attempts=self.grid.attempts,
             rejudged_from=self.rejudged_from,
             baseline_run_id=self.blessed.run_id if self.blessed else None,
@@ -147,41 +169,47 @@ class Plan:
 
 
 def make(
-    options: Options, *, now: datetime | None = None, run_id: str | None = None, suite: Suite | None = None
+    options: RunSettings,
+    *,
+    now: datetime | None = None,
+    run_id: str | None = None,
+    suite: Suite | None = None,
 ) -> Plan:
     """Read and check everything that the flags name; raises before anything is written or sent.
 
     A `suite` that is given is not read from its file.
     """
     options.check()
+    assert options.task_suite is not None
     for spec in (*options.models, *filter(None, [options.judge_model])):
         parse(spec)
     whole = suite or suites.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     hidden = _not_for_agents(options, whole)
-    arms, skipped = _standalone(options, hidden) if options.standalone else _pipeline(options, hidden)
+    arms, not_run, source = _pipeline(options, hidden) if options.ranking else _standalone(options, hidden)
     moment = now or datetime.now(UTC)
-    warnings = [*suite.warnings, *(text for arm in arms if arm.skill for text in arm.skill.warnings)]
+    warnings = [
+        *suite.warnings,
+        *(text for arm in arms if arm.skill for text in arm.skill.warnings),
+        *_unseen_edits(options, arms),
+        *_unseen_files(options, arms, hidden),
+    ]
     _check_simulation(options, suite)
     _check_commands(options)
     check_prices(options, suite)
-    plan = Plan(
+    return Plan(
         run_id=run_id or new_run_id(moment),
         created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
         options=options,
         suite=suite,
         arms=tuple(arms),
-        skipped=tuple(skipped),
+        not_run=tuple(not_run),
+        source=source,
         fixtures=fixtures_of(suite.folder),
         replays=_replays(options),
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
     )
-    if options.baseline_artifact is None:
-        return plan
-    from producer import blessing  # it builds on plans
-
-    return blessing.compared_with(plan, options.baseline_artifact)
 
 
 def new_run_id(now: datetime) -> str:
@@ -189,7 +217,10 @@ def new_run_id(now: datetime) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
-def _standalone(options: Options, hidden: Collection[Path]) -> tuple[list[PlannedArm], list[PlannedArm]]:
+_Arms = tuple[list[PlannedArm], list[PlannedArm], Source]
+
+
+def _standalone(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     assert options.skill_path is not None
     arms = []
     if not options.no_baseline:
@@ -200,28 +231,89 @@ def _standalone(options: Options, hidden: Collection[Path]) -> tuple[list[Planne
         raise InvalidOption(
             f"--baseline-path {options.baseline_path} and --skill-path {options.skill_path} hold the same skill"
         )
-    return [*arms, candidate], []
+    return [*arms, candidate], [], Source()
 
 
-def _pipeline(options: Options, hidden: Collection[Path]) -> tuple[list[PlannedArm], list[PlannedArm]]:
+def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     assert options.ranking is not None
     ranking = rankings.load(options.ranking)
     chosen = rankings.select(ranking, options.candidate_ids)
     target = rankings.baseline(ranking)
-    arms, skipped = [], []
-    for candidate in chosen:
-        name = "candidate" if len(chosen) == 1 else f"candidate:{candidate.id}"
-        if candidate.score < options.eval_threshold:
-            skipped.append(PlannedArm(name, candidate_id=candidate.id, score=candidate.score))
-            continue
-        arm = _arm(name, rankings.skill(ranking, candidate, target), hidden)
-        arms.append(replace(arm, candidate_id=candidate.id, score=candidate.score))
+    baseline = _arm(
+        "baseline", target, hidden
+    )  # first: what is wrong with the target is no candidate's fault
+    made = [
+        _candidate(
+            "candidate" if len(chosen) == 1 else f"candidate:{entry.id}",
+            entry,
+            ranking,
+            target,
+            options,
+            hidden,
+        )
+        for entry in chosen
+    ]
+    arms = [arm for arm in made if arm.verdict is None]
     if arms and not options.no_baseline:
-        arms.insert(0, _arm("baseline", target, hidden))
-    return arms, skipped
+        arms.insert(0, baseline)
+    source = Source(ranking.lane, ranking.run_id, str(options.ranking.absolute()))
+    return arms, [arm for arm in made if arm.verdict is not None], source
 
 
-def _not_for_agents(options: Options, suite: Suite) -> tuple[Path, ...]:
+def _candidate(
+    name: str, entry: Entry, ranking: Ranking, target: Skill, options: RunSettings, hidden: Collection[Path]
+) -> PlannedArm:
+    """A candidate of a ranking; what is wrong with it is its own verdict and keeps no other from being run."""
+    arm = PlannedArm(name, candidate_id=entry.id)
+    try:
+        arm = replace(arm, score=rankings.score(ranking, entry))
+        assert arm.score is not None
+        if arm.score < options.eval_threshold:
+            gate = verdict(None, None, candidate_score=arm.score, eval_threshold=options.eval_threshold)
+            return replace(arm, verdict="skipped", reason=gate.reason)
+        skill = rankings.skill(ranking, entry, target)
+        return replace(arm, skill=skill, bundle=skills.bundle(skill, without=hidden))
+    except NobodyCanApply as why:
+        return replace(arm, verdict="skipped", reason=str(why))
+    except (InvalidRanking, InvalidSkill) as why:
+        return replace(arm, verdict="error", reason=str(why))
+
+
+def _unseen_edits(options: RunSettings, arms: Collection[PlannedArm]) -> Iterator[str]:
+    """What to say of candidates that edit another file than the SKILL.md, which is all that many models are given."""
+    blind = [spec for spec in options.models if not mounts(spec, options)]
+    for arm in arms:
+        if blind and arm.skill is not None and arm.skill.edited is not None:
+            yield (
+                f"candidate {arm.candidate_id!r} edits {arm.skill.edited[0].name}, which {', '.join(blind)} never "
+                f"sees: in prepend mode a skill is its {skills.FILE_NAME} alone (--skill-mode mount gives all of it)"
+            )
+
+
+def _unseen_files(
+    options: RunSettings, arms: Collection[PlannedArm], hidden: Collection[Path]
+) -> Iterator[str]:
+    """Which files of a skill no model of the run is given, for models that get the SKILL.md alone."""
+    blind = [spec for spec in options.models if not mounts(spec, options) and not is_simulated(spec)]
+    for skill in (arm.skill for arm in arms if blind and arm.skill is not None):
+        if not (others := skills.other_files(skill, without=hidden)):
+            continue
+        shown = ", ".join(plain(name, 40) for name in others[:_SHOWN_FILES])
+        more = f" and {len(others) - _SHOWN_FILES} more" if len(others) > _SHOWN_FILES else ""
+        yield (
+            f"{plain(', '.join(blind), 60)} never sees {shown}{more} of skill {skill.name}: "
+            f"in prepend mode a skill is its {skills.FILE_NAME} alone"
+        )
+
+
+def mounts(spec: str, options: RunSettings) -> bool:
+    """Whether a model finds the skill's whole folder, and not only the SKILL.md's text in front of the prompt."""
+    if options.skill_mode is not None:
+        return options.skill_mode == "mount"
+    return mounts_skills(spec, options.settings)
+
+
+def _not_for_agents(options: RunSettings, suite: Suite) -> tuple[Path, ...]:
     """What no agent may read, should it lie in a skill's folder: what it is judged by, and what others answered."""
     ours = (options.state_root, options.baseline_cache_dir, options.baseline_artifact, options.output)
     return (suite.path, suite.folder / "fixtures", *(path for path in ours if path is not None))
@@ -240,10 +332,10 @@ def _message(arm: PlannedArm) -> Arm:
 def fixtures_of(folder: Path) -> Bundle | None:
     """A suite's fixtures as workers get them; None where it has none."""
     fixtures = folder / "fixtures"
-    return bundles.pack(fixtures, under="fixtures") if fixtures.is_dir() else None
+    return bundles.pack(fixtures, under="fixtures") if is_folder(fixtures) else None
 
 
-def _replays(options: Options) -> dict[str, Bundle]:
+def _replays(options: RunSettings) -> dict[str, Bundle]:
     """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
     found = {}
     for spec in options.models:
@@ -255,12 +347,12 @@ def _replays(options: Options) -> dict[str, Bundle]:
     return found
 
 
-def _check_commands(options: Options) -> None:
+def _check_commands(options: RunSettings) -> None:
     for spec in (*options.models, *filter(None, [options.judge_model])):
         is_agent(spec, options.settings)  # raises for a program that nobody declared
 
 
-def check_prices(options: Options, suite: Suite) -> None:
+def check_prices(options: RunSettings, suite: Suite) -> None:
     """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
     if options.budget_usd is None:
         return
@@ -279,13 +371,8 @@ def check_prices(options: Options, suite: Suite) -> None:
             )
 
 
-def _check_simulation(options: Options, suite: Suite) -> None:
+def _check_simulation(options: RunSettings, suite: Suite) -> None:
     if any(parse(spec).kind == "sim" for spec in options.models):
         problems = [problem for task in suite.tasks if (problem := sim.missing_reply(task))]
         if problems:
             raise InvalidOption("; ".join(problems[:5]))
-
-
-def simulated(options: Options) -> bool:
-    """Whether no model of this run is real, so that its numbers say nothing about a skill."""
-    return all(is_simulated(spec) for spec in options.models)

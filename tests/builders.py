@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from aggregate import artifact
-from aggregate.records import AttemptRecord
-from aggregate.run_info import RunInfo
+from aggregate.artifact import build
+from aggregate.artifact.model import Artifact
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import RunInfo
 
 
 def a_record(
@@ -32,10 +33,15 @@ def both_arms(candidate: dict[str, str], baseline: dict[str, str], **fields: Any
     ]
 
 
-def built(records: list[AttemptRecord], **info: Any) -> dict[str, Any]:
+def built(records: list[AttemptRecord], **info: Any) -> Artifact:
     """The artifact of records with one candidate."""
-    (only,) = artifact.build(RunInfo.from_records(records).model_copy(update=info), iter(records))
+    (only,) = build.build(RunInfo.from_records(records).model_copy(update=info), iter(records))
     return only
+
+
+def an_artifact(**fields: Any) -> Artifact:
+    """The artifact of a run without an attempt, but for these fields."""
+    return built([]).model_copy(update=fields)
 
 
 def many(letter: str, count: int, attempts: int = 1) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,27 @@ def browser() -> Iterator[Any]:
         pytest.skip("no Chromium on PATH")
     # Chromium's own sandbox refuses to start as root.
     arguments = [*_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with playwright.sync_playwright() as driver:
+    with ExitStack() as stack:
+        with _on_one_processor():  # here starts the process that starts the browser
+            driver = stack.enter_context(playwright.sync_playwright())
         started = driver.chromium.launch(executable_path=program, args=arguments)
         yield started
         started.close()
+
+
+@contextmanager
+def _on_one_processor() -> Iterator[None]:
+    """What is started here stays on one processor: virtual machines may have clocks some milliseconds apart on each,
+    and Chromium's page processes crash when time runs backwards between two looks."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def expect(shown: Any) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ settings.load_profile("uplift")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 SERVERS = ("redis-server", "valkey-server")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--freeze", action="store_true", help="write tests/frozen/runs anew; see its README.md")
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +80,25 @@ def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], 
             assert process.poll() is None, "the server ended at once"
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.02)
+
+
+@contextmanager
+def refusing_writes(client: redis.Redis, folder: Path) -> Iterator[None]:
+    """Let a server of `start_server` answer MISCONF to every write: a folder stands where its dump should be."""
+    client.config_set("save", "3600 1")
+    (folder / "dump.rdb").mkdir()
+    _save(client, "err")
+    yield
+    (folder / "dump.rdb").rmdir()
+    _save(client, "ok")
+
+
+def _save(client: redis.Redis, status: str) -> None:
+    client.bgsave()
+    deadline = time.monotonic() + 20
+    while client.info("persistence")["rdb_last_bgsave_status"] != status:
+        assert time.monotonic() < deadline, f"the server's last save is not {status!r}"
+        time.sleep(0.02)
 
 
 @pytest.fixture

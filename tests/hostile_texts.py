@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from aggregate import artifact
-from aggregate.records import AttemptRecord
-from aggregate.report.material import Material, TaskText
-from aggregate.run_info import RunInfo
+from aggregate.artifact import build
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import RunInfo
+from aggregate.report.source import Material, TaskText
 
 _RUN = "window.ran=(window.ran||0)+1"
 
@@ -154,4 +154,4 @@ def hostile_material() -> Material:
         )
         for payload in PAYLOADS
     }
-    return Material(artifact.build(info, records)[0], lambda: records, tasks)
+    return Material(build.build(info, records)[0], lambda: records, tasks)

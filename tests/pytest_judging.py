@@ -12,8 +12,10 @@ from typing import Literal
 
 import pytest
 
-from judges import process_tree, pytest_run, sandbox, warm
+from judges.checks import pytest_file
+from judges.inside import supervisor
 from judges.judgment import Completion, Judgment, Workspace
+from judges.sandbox import command, warm_pool
 from judges.spec import Pytest
 
 Way = Literal["warm", "cold", "plain"]
@@ -32,8 +34,8 @@ def a_suite(folder: Path, test_code: str = "def test_it(): pass", **helpers: str
 
 def needs(way: Way) -> None:
     """Skip where this machine cannot do it that way."""
-    if way != "plain" and not sandbox.probe().works:
-        pytest.skip(f"bubblewrap does not work here: {sandbox.probe().why_not}")
+    if way != "plain" and not command.probe().works:
+        pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
 
 
 async def judged(
@@ -46,8 +48,8 @@ async def judged(
         left.mkdir(exist_ok=True)
     spec = Pytest(type="pytest", test_file="fixtures/test_it.py", timeout_seconds=seconds)
     workspace = Workspace(suite=suite, left=left, sandbox="off" if way == "plain" else "required")
-    judgment = await pytest_run.judge(spec, Completion(text=text), workspace)
-    assert way != "warm" or not warm.why_not(), f"not judged in a warm sandbox: {warm.why_not()}"
+    judgment = await pytest_file.judge(spec, Completion(text=text), workspace)
+    assert way != "warm" or not warm_pool.why_not(), f"not judged in a warm sandbox: {warm_pool.why_not()}"
     return judgment
 
 
@@ -67,7 +69,7 @@ def processes_naming(text: str) -> list[str]:
 
 def children() -> set[int]:
     """Every process that this one has started and that still is."""
-    return set(process_tree.descendants(os.getpid()))
+    return set(supervisor.descendants(os.getpid()))
 
 
 def children_named(program: str) -> set[int]:

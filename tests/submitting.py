@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aggregate.records import AttemptRecord
-from aggregate.run_info import RunInfo, TaskInfo
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import RunInfo, TaskInfo
 from judges.spec import Contains
-from producer.submit import Server, open_server
-from workers.claims import script
-from workers.finish import grid_of
-from workers.messages import Arm, Manifest, Task
-from workers.store import Keys, Store, pack
+from producer.server.connect import Server, open_server
+from workers.store.keys import Keys, script
+from workers.store.messages import Arm, Manifest, Task
+from workers.store.run_store import Store, pack
 
 RUN = "run-1"
 
@@ -27,9 +26,13 @@ def a_stored_run(
     *,
     run_id: str = RUN,
     cached: Mapping[int, AttemptRecord] | None = None,
+    told: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Manifest:
-    """A run with a bare baseline and a bare candidate that exists on the server; nothing of it is published."""
+    """A run with a bare baseline and a bare candidate that exists on the server; nothing of it is published.
+
+    `fields` are the manifest's, `told` what is told of the run beside it.
+    """
     made = [
         Task(id=f"task-{n}", prompt="Say it.", judge=Contains(type="contains", expected=["it"]))
         for n in range(tasks)
@@ -48,9 +51,9 @@ def a_stored_run(
         models=manifest.models,
         tasks=tuple(TaskInfo(id=task.id, judge="contains") for task in made),
         baseline="bare",
-        planned_attempts=grid_of(manifest).attempts,
+        planned_attempts=manifest.grid.attempts,
     )
-    store.create(manifest, info, made, cached or {})
+    store.create(manifest, info.model_copy(update=told or {}), made, cached or {})
     return manifest
 
 
@@ -58,7 +61,7 @@ def record_all(
     store: Store, manifest: Manifest, *, but: tuple[int, ...] = (), outcome: str = "passed"
 ) -> None:
     """Store a record for every attempt except some, as workers would."""
-    grid = grid_of(manifest)
+    grid = manifest.grid
     for index in range(grid.attempts):
         if index not in but:
             record_one(store, manifest, index, outcome)
@@ -67,7 +70,7 @@ def record_all(
 def record_one(
     store: Store, manifest: Manifest, index: int, outcome: str = "passed", *, round: int = 1
 ) -> None:
-    cell = grid_of(manifest).cell(index)
+    cell = manifest.grid.cell(index)
     record = AttemptRecord(
         run_id=manifest.run_id,
         task=f"task-{cell.task}",
@@ -80,13 +83,15 @@ def record_one(
         deliveries=round,
     )
     keys = Keys(manifest.run_id)
-    names = [keys.state, keys.records, keys.errors, keys.claims, keys.owners, keys.counts, keys.passed]
+    names = [keys.state, keys.records, keys.errors, keys.claims, keys.owners, keys.counts]
+    names.append(keys.failures)
     put = store.client.register_script(script("store"))
-    put(keys=names, args=[0, index, index + 1000 * round, round, outcome, "0.01", cell.arm, pack(record)])
+    told = [index, index + 1000 * round, round, outcome, "0.01", "0.01", 0, cell.arm, pack(record)]
+    put(keys=names, args=told)
 
 
 def waiting(store: Store, lane: str = "uplift.lane.0") -> int:
     """How many messages wait in a lane."""
-    from workers.publish import waiting_keys
+    from workers.store.keys import waiting_keys
 
     return sum(int(store.client.llen(key)) for key in waiting_keys(lane))

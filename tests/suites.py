@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from producer import suite
+from producer.suites import suite
 
 TASK = """
 - id: names-the-platform

@@ -1,4 +1,4 @@
-"""Judge agreement and bias (SPEC 6.4), against the krippendorff package and by hand."""
+"""Judge agreement and bias, against the krippendorff package and by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aggregate.stats import judge_bias, krippendorff_alpha
+from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 
 nan = math.nan
 ratings = st.integers(2, 4).flatmap(

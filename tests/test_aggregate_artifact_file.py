@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from builders import a_record, both_arms, built
 
-from aggregate import artifact
-from aggregate.standard_json import clean
+from aggregate.artifact import file
+from aggregate.text.standard_json import clean
 
 
 def test_a_failed_candidate_leaves_a_trace():
@@ -22,8 +22,8 @@ def test_a_failed_candidate_leaves_a_trace():
         *(a_record(task, "baseline") for task in ("slow", "vague", "wrong", "right")),
     ]
     made = built(records)
-    trace = artifact.trace(made)
-    assert made["verdict"] == "fail"
+    trace = file.trace(made)
+    assert made.verdict == "fail"
     assert trace is not None
     failed = {task["task_id"]: task for task in trace["failed_tasks"]}
     assert {name: task["failed_category"] for name, task in failed.items()} == {
@@ -33,24 +33,24 @@ def test_a_failed_candidate_leaves_a_trace():
     }
     assert len(failed["slow"]["details"]) == 200
     assert (failed["vague"]["score_before"], failed["vague"]["score_after"]) == (1.0, 0.4)
-    assert artifact.trace(built(both_arms({"a": "p"}, {"a": "p"}))) is None
+    assert file.trace(built(both_arms({"a": "p"}, {"a": "p"}))) is None
 
 
 def test_the_line_for_stdout_is_the_seeds():
     made = built(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}))
-    assert artifact.stdout_line(made) == (
+    assert file.stdout_line(made) == (
         '{"execution_pass_rate": 1.0, "baseline_pass_rate": 0.5, "delta": 0.5, "verdict": "pass"}'
     )
 
 
 def test_the_artifact_is_written_whole_or_not_at_all(tmp_path):
     made = built(both_arms({"a": "p"}, {"a": "p"}))
-    path = artifact.write(made, tmp_path / "deep" / "run.json")
+    path = file.write(made, tmp_path / "deep" / "run.json")
     first = path.read_bytes()
-    assert artifact.write(made, path).read_bytes() == first
+    assert file.write(made, path).read_bytes() == first
     # Given something that JSON cannot hold, the old file stays and nothing is left beside it
     with pytest.raises(ValueError, match="Unable to serialize"):
-        artifact.write({**made, "delta": object()}, path)
+        file.write(made.model_copy(update={"environment": {"odd": object()}}), path)
     assert path.read_bytes() == first
     assert [entry.name for entry in path.parent.iterdir()] == ["run.json"]
 
@@ -58,13 +58,13 @@ def test_the_artifact_is_written_whole_or_not_at_all(tmp_path):
 def test_a_folder_in_the_way_leaves_no_temporary_file(tmp_path):
     (tmp_path / "run.json").mkdir()
     with pytest.raises(OSError, match=r"run\.json"):
-        artifact.write(built([]), tmp_path / "run.json")
+        file.write(built([]), tmp_path / "run.json")
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_the_truth_anchor_is_absolute_even_for_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = artifact.write(built([]), Path("run.json"))
+    path = file.write(built([]), Path("run.json"))
     assert path == tmp_path / "run.json"
     assert json.loads(path.read_text(encoding="utf-8"))["truth_anchor"] == str(tmp_path / "run.json")
 

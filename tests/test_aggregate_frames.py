@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
-from builders import a_record, both_arms
+from builders import a_record, both_arms, built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregate import frames, metrics
-from aggregate.records import AttemptRecord
-from aggregate.run_info import CandidateInfo, Observer, RunInfo, TaskInfo
+from aggregate.records import frames, metrics, rows
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import CandidateInfo, Observer, RunInfo, TaskInfo
+from judges import judgment
+from judges.judgment import BenchmarkTimes, Completion, Criterion, Judgment, Snapshot, ranges
 
 
 def a_judgment(score: float | None = 1.0, **fields: object) -> dict[str, object]:
@@ -31,22 +37,22 @@ def a_judgment(score: float | None = 1.0, **fields: object) -> dict[str, object]
 def test_every_frame_has_its_columns_and_types_even_when_empty():
     empty, full = frames.collect([]), frames.collect(both_arms({"a": "pf"}, {"a": "fe"}))
     for name, columns in (
-        ("attempts", frames.ATTEMPTS),
-        ("judgments", frames.JUDGMENTS),
-        ("criteria", frames.CRITERIA),
+        ("attempts", rows.ATTEMPTS),
+        ("judgments", rows.JUDGMENTS),
+        ("criteria", rows.CRITERIA),
         ("tasks", frames.TASKS),
     ):
         assert list(getattr(empty, name).columns) == list(columns)
         assert getattr(empty, name).dtypes.to_dict() == getattr(full, name).dtypes.to_dict()
         assert getattr(empty, name).empty
-    for make in (frames.arm_frame, frames.model_frame, frames.tier_frame, frames.judge_type_frame):
-        none, some = make(empty.attempts, empty.tasks), make(full.attempts, full.tasks)
+    for keys in (("arm",), ("model", "arm"), ("tier", "arm"), ("judge", "arm")):
+        none, some = (metrics.grouped(one.attempts, one.tasks, keys) for one in (empty, full))
         assert list(none.columns) == list(some.columns)
         assert none.empty
 
 
 def test_an_error_is_neither_pass_nor_fail_nor_a_score_of_zero():
-    made = frames.attempt_frame([a_record(outcome="error", score=0.0, error="boom")])
+    made = frames.collect([a_record(outcome="error", score=0.0, error="boom")]).attempts
     assert not made.loc[0, "judged"]
     assert math.isnan(made.loc[0, "passed"])
     assert math.isnan(made.loc[0, "score"])
@@ -59,14 +65,14 @@ def test_a_time_out_counts_as_failed():
 
 def test_the_consensus_is_the_median_over_judges_that_gave_a_score_and_missing_ones_are_counted():
     panel = [a_judgment(0.2), a_judgment(0.9), a_judgment(None, error="no answer"), a_judgment(0.4)]
-    made = frames.attempt_frame([a_record(outcome="failed", score=None, judgments=panel)])
+    made = frames.collect([a_record(outcome="failed", score=None, judgments=panel)]).attempts
     assert made.loc[0, "score"] == 0.4
     assert made.loc[0, ["panel_size", "panel_missing"]].tolist() == [4, 1]
 
 
 def test_a_panel_inside_one_judgment_is_spread_over_its_members():
     consensus = a_judgment(0.6, panel=[a_judgment(0.5, judge_model="x"), a_judgment(0.7, judge_model="y")])
-    made = frames.judgment_frame([a_record(judgments=[consensus])])
+    made = frames.collect([a_record(judgments=[consensus])]).judgments
     assert made["judge_model"].tolist() == ["x", "y"]
     assert made["member"].tolist() == [1, 2]
 
@@ -83,16 +89,16 @@ def test_impl_rate_is_points_achieved_of_points_possible_and_a_judge_without_cri
         judgments=[a_judgment(0.5, criteria=criteria), a_judgment(0.9), a_judgment(0.1, criteria=unanswered)]
     )
     # Then each judge has its own rate, and the consensus is the median of those that gave one
-    rates = frames.judgment_frame([record])["judge_impl_rate"].tolist()
+    rates = frames.collect([record]).judgments["judge_impl_rate"].tolist()
     assert rates[:2] == [0.5, 0.9]
     assert math.isnan(rates[2])
-    assert frames.attempt_frame([record]).loc[0, "impl_rate"] == pytest.approx(0.7)
-    assert frames.criteria_frame([record])["criterion"].tolist() == ["a", "b", "c", "a"]
+    assert frames.collect([record]).attempts.loc[0, "impl_rate"] == pytest.approx(0.7)
+    assert frames.collect([record]).criteria["criterion"].tolist() == ["a", "b", "c", "a"]
 
 
 def test_a_rate_of_points_out_of_zero_is_missing():
     nothing = [{"name": "a", "achieved": 0.0, "max_points": 0.0}]
-    made = frames.attempt_frame([a_record(judgments=[a_judgment(1.0, criteria=nothing)])])
+    made = frames.collect([a_record(judgments=[a_judgment(1.0, criteria=nothing)])]).attempts
     assert math.isnan(made.loc[0, "impl_rate"])
 
 
@@ -136,7 +142,7 @@ def test_group_metrics_by_hand():
         a_record("b", attempt=2, outcome="failed", score=0.0, completion={"cost_usd": 0.04}),
     ]
     made = frames.collect(records)
-    row = frames.arm_frame(made.attempts, made.tasks).iloc[0]
+    row = metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0]
     scores = np.array([1.0, 0.5, 0.5, 0.0])
     assert row.pass_rate == 0.5
     assert row.first_attempt_rate == 0.5
@@ -156,7 +162,7 @@ def test_group_metrics_by_hand():
 
 def test_unknown_cost_is_missing_and_never_zero():
     made = frames.collect([a_record("a", completion={"cost_usd": None})])
-    row = frames.arm_frame(made.attempts, made.tasks).iloc[0]
+    row = metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0]
     assert row.n_cost_known == 0
     for name in ("total_cost", "mean_cost_per_task", "mean_cost_per_attempt", "cop"):
         assert math.isnan(row[name])
@@ -164,7 +170,7 @@ def test_unknown_cost_is_missing_and_never_zero():
 
 def test_a_cost_of_pass_without_a_pass_is_infinite_and_marked():
     made = frames.collect([a_record("a", outcome="failed", completion={"cost_usd": 0.5})])
-    named = metrics.named(frames.arm_frame(made.attempts, made.tasks).iloc[0])
+    named = metrics.named(metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0])
     assert math.isinf(named["cop"])
     assert named["no_pass"] is True
 
@@ -172,9 +178,9 @@ def test_a_cost_of_pass_without_a_pass_is_infinite_and_marked():
 def test_tiers_hold_only_the_tasks_that_name_one_and_may_come_from_the_suite():
     records = [a_record("a", tier="T1"), a_record("b"), a_record("c")]
     made = frames.collect(records, [TaskInfo(id="b", tier="T2", judge="pytest")])
-    tiers = frames.tier_frame(made.attempts, made.tasks)
+    tiers = metrics.grouped(made.attempts, made.tasks, ("tier", "arm"))
     assert tiers["tier"].tolist() == ["T1", "T2"]
-    assert frames.judge_type_frame(made.attempts, made.tasks)["judge"].tolist() == ["pytest"]
+    assert metrics.grouped(made.attempts, made.tasks, ("judge", "arm"))["judge"].tolist() == ["pytest"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -265,7 +271,9 @@ def test_no_records_are_a_run_without_numbers():
 
 
 def test_importing_a_record_does_not_import_pandas():
-    code = "import aggregate.records, aggregate.run_info, sys; assert 'pandas' not in sys.modules"
+    code = (
+        "import aggregate.records.record, aggregate.records.run_info, sys; assert 'pandas' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -280,4 +288,96 @@ def test_records_are_read_once_one_by_one():
         for number in range(1, 4):
             yield AttemptRecord(task="a", arm="candidate", attempt=number, outcome="passed")
 
-    assert len(frames.attempt_frame(stream())) == 3
+    assert len(frames.collect(stream()).attempts) == 3
+
+
+def test_a_tasks_points_have_a_median_and_a_standard_deviation():
+    """Points of 0.2, 0.4 and 0.9: median 0.4, sample standard deviation by the statistics module."""
+    records = [
+        a_record("a", attempt=n, judgments=(Judgment(judge="llm-rubric", passed=True, score=score),))
+        for n, score in enumerate((0.2, 0.4, 0.9), start=1)
+    ]
+    records.append(a_record("b", judgments=(Judgment(judge="llm-rubric", passed=True, score=0.5),)))
+    tasks = frames.collect(records, ()).tasks.set_index("task")
+    assert tasks.loc["a", "median_impl_rate"] == pytest.approx(0.4)
+    assert tasks.loc["a", "std_impl_rate"] == pytest.approx(statistics.stdev((0.2, 0.4, 0.9)))
+    assert tasks.loc["b", "median_impl_rate"] == 0.5
+    assert math.isnan(tasks.loc["b", "std_impl_rate"])
+
+
+def test_overlap_is_missing_where_judges_look_for_nothing_by_name():
+    def overlap(**said):
+        judgments = (Judgment(judge="it", passed=False, score=0.0, **said),)
+        records = [a_record("a", attempt=n, outcome="failed", judgments=judgments) for n in (1, 2)]
+        return built(records).consistency["candidate"].concept_overlap
+
+    assert overlap() is None
+    assert overlap(missed=("x",)) == 100
+    assert overlap(criteria=(Criterion(name="x", achieved=0.0, max_points=2.0),)) == 100
+    assert overlap(matched=("x",)) == 100
+
+
+def with_column_before(table: str, name: str, source: str) -> ModuleType:
+    """The module of rows with one column more in a table, as somebody would type it before the column `name`."""
+    text = Path(rows.__file__).read_text(encoding="utf-8")
+    start = text.index(f'    "{name}": Column(', text.index(f"\n{table}: "))
+    line = f'    "inserted": Column("float", "for a test", "{source}"),\n'
+    changed = ModuleType("rows_with_one_column_more")
+    sys.modules[changed.__name__] = changed  # dataclasses look their module up
+    exec(compile(text[:start] + line + text[start:], rows.__file__, "exec"), changed.__dict__)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "source"),
+    [
+        *(("ATTEMPTS", name, "completion.output_tokens") for name in list(rows.ATTEMPTS)[6:]),
+        *(("ATTEMPTS", name, "record.retries") for name in ("judge", "cost_usd", "started_at", "cached")),
+        *(("JUDGMENTS", name, "judgment.output_tokens") for name in list(rows.JUDGMENTS)[6:]),
+        *(("CRITERIA", name, "criterion.max_points") for name in list(rows.CRITERIA)[6:]),
+    ],
+)
+def test_a_column_put_anywhere_shifts_no_other(table: str, name: str, source: str, monkeypatch):
+    # Given a benchmark that timed out, a cached copy of an attempt, and a judge with points
+    spent = {"cost_usd": 0.25, "turns": 3, "output_tokens": 4321}
+    criteria = [{"name": "c", "achieved": 2.0, "max_points": 3.0}]
+    fields = {"worker": "w", "started_at": "2026-01-01T00:00:00Z", "retries": 7, "tier": "T1"}
+    records = [
+        a_record("a", outcome="timeout", completion=spent, judgments=[], **fields),
+        a_record(
+            "a", attempt=2, completion=spent, judgments=[{"judge": "benchmark", "passed": True}], **fields
+        ),
+        a_record(
+            "b", completion=spent, judgments=[a_judgment(0.5, criteria=criteria, output_tokens=9)], **fields
+        ),
+        a_record("b", run_id="run-2", cached=True, **fields),
+    ]
+    before = frames.collect(records)
+    monkeypatch.setattr(frames, "rows", with_column_before(table, name, source))
+    after = frames.collect(records)
+    # Then the new column has its own values, and nothing else moved
+    changed = getattr(after, table.lower())
+    assert set(changed.pop("inserted").dropna()) <= {4321, 7, 9, 3}
+    for kind in ("attempts", "judgments", "criteria", "tasks"):
+        pd.testing.assert_frame_equal(getattr(after, kind), getattr(before, kind))
+    assert [(one.cost_usd, one.turns) for one in after.measured] == [(0.25, 3), (0.25, 3)]
+    assert after.warnings == before.warnings
+    assert "1 cached records repeat" in after.warnings[0]
+
+
+def test_every_number_of_a_record_has_a_range_and_its_column_keeps_to_it():
+    """A number that is copied into a table, or read from a file, and has no range would be believed whatever it is."""
+    models = (AttemptRecord, Completion, Judgment, Criterion, BenchmarkTimes, judgment.Tests, Snapshot)
+    numbers = {
+        f"{model.__name__}.{name}": model
+        for model in models
+        for name, field in model.model_fields.items()
+        if {int, float} & {field.annotation, *get_args(field.annotation)}
+    }
+    assert "Completion.cost_usd" in numbers
+    without = {place for place, model in numbers.items() if place.partition(".")[2] not in ranges(model)}
+    assert without == {"AttemptRecord.attempt"}  # which no record can do without: it is checked at once
+    computed = {
+        name for name, column in rows.ATTEMPTS.items() if column.kind == "float" and not rows.limits(column)
+    }
+    assert computed == {"passed", "impl_rate", "skill_invoked"}

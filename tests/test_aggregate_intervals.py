@@ -1,4 +1,4 @@
-"""The two intervals of SPEC 6.4, against scipy, direct integration, simulation and their own properties."""
+"""The two intervals, against scipy, direct integration, simulation and their own properties."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from aggregate.stats import Interval, delta_interval, fixed_suite_interval
+from aggregate.formulas.intervals import Interval, delta_interval, differences_interval, fixed_suite_interval
 
 attempts = st.integers(1, 8)
 task = st.tuples(attempts, attempts).flatmap(
@@ -30,11 +30,6 @@ def beta_difference_cdf(x, one, other):
         return stats.beta.cdf(x + stats.beta.ppf(u, *other), *one)
 
     return integrate.quad(inside, 0, 1, limit=500, epsabs=1e-10)[0]
-
-
-def paired_t(differences, level=0.95):
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(level)
-    return max(-1.0, low), min(1.0, high)
 
 
 @pytest.mark.parametrize(
@@ -87,37 +82,37 @@ def test_an_interval_may_be_as_lopsided_as_its_arms():
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_unequal_attempts_enter_as_the_pooled_count_with_the_same_variance():
-    # Given rates 1/2 and 1 over attempts 2 and 4: r = 0.75, N = 2 / mean(1/2, 1/4) = 16/3
+def test_unequal_attempts_enter_as_one_beta_with_the_mean_and_variance_of_their_own():
+    # Given 1 of 2 and 4 of 4: Beta(1.5, 1.5) and Beta(4.5, 0.5), half of each
+    halves = [stats.beta(1.5, 1.5), stats.beta(4.5, 0.5)]
+    mean = sum(half.mean() for half in halves) / 2
+    total = mean * (1 - mean) / (sum(half.var() for half in halves) / 4) - 1
+    # A single task of so many attempts has that Beta: 0.5 + passes = mean · total
     uneven = fixed_suite_interval([1, 4], [2, 4], [0, 0], [1, 1])
-    even = fixed_suite_interval([0.75 * 16 / 3], [16 / 3], [0], [2])
+    even = fixed_suite_interval([mean * total - 0.5], [total - 1], [0], [2])
     assert (uneven.low, uneven.high) == pytest.approx((even.low, even.high), abs=1e-9)
 
 
-def test_under_twenty_tasks_the_delta_interval_is_the_hull_of_the_paired_t_and_the_fixed_suite_interval():
-    # Given 8 tasks whose effects vary, so that the t interval is the wider one
-    rows = [(5, 5, 0, 5)] * 4 + [(0, 5, 5, 5)] * 2 + [(2, 5, 2, 5)] * 2
-    found, fixed = delta_interval(*columns(rows)), fixed_suite_interval(*columns(rows))
-    t_low, t_high = paired_t([1, 1, 1, 1, -1, -1, 0, 0])
-    assert (found.low, found.high) == pytest.approx((min(t_low, fixed.low), max(t_high, fixed.high)))
-    assert found.low < fixed.low
-    # And given tasks that all agree, whose t interval has no width at all
-    alike = columns([(3, 5, 2, 5)] * 8)
-    assert delta_interval(*alike) == fixed_suite_interval(*alike)
+def test_the_delta_interval_weighs_every_task_alike_however_often_it_was_tried():
+    # Given tasks with few and with many attempts, what counts of each is its difference of rates
+    found = delta_interval([1, 40, 0], [2, 80, 5], [0, 0, 3], [1, 7, 3])
+    again = differences_interval([0.5, 0.5, -1.0])
+    assert (found.estimate, found.low, found.high) == pytest.approx((again.estimate, again.low, again.high))
 
 
-def test_from_twenty_tasks_on_two_pseudo_tasks_keep_a_unanimous_suite_uncertain():
-    # Given 24 tasks, 4 candidate and 2 baseline attempts: k = 2 / (1/4 + 1/2) = 8/3
-    rows = [(3, 4, 1, 2)] * 24
-    found = delta_interval(*columns(rows))
-    pseudo = math.sqrt(3 / 8)
-    low, high = paired_t([0.25] * 24 + [pseudo, -pseudo])
-    assert (found.low, found.high) == pytest.approx((low, high))
-    assert found.estimate == 0.25
+def test_tasks_that_all_agree_leave_the_delta_interval_open_and_more_attempts_do_not_close_it():
+    few, many = (delta_interval([3 * k] * 8, [5 * k] * 8, [2 * k] * 8, [5 * k] * 8) for k in (1, 1000))
+    assert (few.low, few.high) == pytest.approx((many.low, many.high))
+    assert few.low < 0.1
+    # And on exactly this suite they do.
+    fixed = fixed_suite_interval([3000] * 8, [5000] * 8, [2000] * 8, [5000] * 8)
+    assert (fixed.low, fixed.high) == pytest.approx((0.2, 0.2), abs=0.01)
 
 
-def test_one_task_has_the_fixed_suite_interval_and_no_task_has_all_that_is_possible():
-    assert delta_interval([1], [3], [0], [3]) == fixed_suite_interval([1], [3], [0], [3])
+def test_one_task_says_little_of_tasks_like_it_and_no_task_says_nothing():
+    found = delta_interval([3], [3], [0], [3])
+    # Given one task won: the share of won tasks is Beta(3/2, 1/2)
+    assert (found.low, found.high) == pytest.approx((2 * stats.beta.ppf(0.025, 1.5, 0.5) - 1, 1), abs=1e-6)
     for nothing in (delta_interval([], [], [], []), delta_interval([0], [0], [0], [4])):
         assert math.isnan(nothing.estimate)
         assert (nothing.low, nothing.high) == (-1, 1)
@@ -215,3 +210,21 @@ def test_a_result_is_a_value():
     assert found == Interval(found.estimate, found.low, found.high, 0.95)
     with pytest.raises(AttributeError):
         found.low = 0.0
+
+
+def test_a_task_tried_once_is_as_unsure_as_it_is_beside_tasks_tried_often():
+    """One attempt against one, on one task of twenty, is no harm: the others always pass, five times in each arm."""
+    interval = fixed_suite_interval([0] + [5] * 19, [1] + [5] * 19, [1] + [5] * 19, [1] + [5] * 19)
+    rng = np.random.default_rng(3)
+    once, often = (0.5, 1.5), (95.5, 0.5)
+    draws = [0.05 * rng.beta(*one, 10**6) + 0.95 * rng.beta(*often, 10**6) for one in (once, once[::-1])]
+    low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
+    assert interval.low == pytest.approx(low, abs=0.01)
+    assert interval.high == pytest.approx(high, abs=0.01)
+    assert interval.low < 0 < interval.high
+
+
+def test_tasks_with_equally_many_attempts_are_pooled_whatever_their_order():
+    one = fixed_suite_interval([3, 2, 1, 0], [3, 3, 3, 3], [1, 1, 1, 1], [3, 3, 3, 3])
+    other = fixed_suite_interval([0, 1, 2, 3], [3, 3, 3, 3], [1, 1, 1, 1], [3, 3, 3, 3])
+    assert (one.low, one.high) == (other.low, other.high)

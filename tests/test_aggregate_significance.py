@@ -1,4 +1,4 @@
-"""Tests of difference and their corrections (SPEC 6.4), against scipy, statsmodels and counting by hand."""
+"""Tests of difference and their corrections, against scipy, statsmodels and counting by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from aggregate.stats import benjamini_hochberg, fisher_by_task, holm, mcnemar_exact, sign_flip_test
+from aggregate.formulas.significance import (
+    benjamini_hochberg,
+    fisher_by_task,
+    holm,
+    mcnemar_exact,
+    sign_flip_test,
+)
 
 differences = st.lists(st.sampled_from([-1.0, -0.6, -0.2, 0.0, 0.1, 0.2, 0.4, 1.0]), min_size=1, max_size=10)
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=30)

@@ -1,4 +1,4 @@
-"""Verdict, decision and exit code (SPEC 7 and 9), rule by rule."""
+"""Verdict, decision and exit code, rule by rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregate.stats import Interval
-from aggregate.verdict import ArmErrors, decision, decision_level, error_reasons, exit_code, verdict
+from aggregate.formulas.intervals import Interval
+from aggregate.formulas.verdict import ArmErrors, decision, decision_level, error_reasons, exit_code, verdict
 
 
 def an_interval(low=-0.1, high=0.3, estimate=0.1, level=0.95):
@@ -107,15 +107,6 @@ def test_a_candidate_alone_passes_from_a_rate_of_one_half():
     assert verdict(None, None, no_baseline=True).verdict == "error"
 
 
-def test_a_run_that_stopped_early_is_judged_by_bounds_and_not_by_the_tasks_it_happened_to_decide():
-    # Given rates over decided tasks that point the other way
-    assert verdict(0.5, 0.6, delta_bounds=(0.0, 0.4)).verdict == "pass"
-    assert verdict(0.6, 0.5, delta_bounds=(-0.4, -0.1)).verdict == "fail"
-    assert verdict(1.0, None, delta_bounds=(0.0, 1.0)).verdict == "pass"
-    with pytest.raises(ValueError, match=r"^delta_bounds: .* hold both signs"):
-        verdict(0.6, 0.5, delta_bounds=(-0.1, 0.1))
-
-
 @pytest.mark.parametrize(
     ("low", "high", "label"),
     [
@@ -187,3 +178,9 @@ def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
 def test_a_spent_budget_is_told_with_its_sums():
     found = verdict(0.9, 0.5, status="over_budget", why="1.2 USD of 1 spent")
     assert found.reason == "the budget ran out (1.2 USD of 1 spent); numbers cover the pairs it has"
+
+
+def test_arms_that_were_judged_on_different_tasks_are_not_called_unjudged():
+    arms = {"candidate": ArmErrors(3), "baseline": ArmErrors(3)}
+    found = verdict(None, None, arms=arms, n_pairs=0)
+    assert (found.verdict, found.reason) == ("error", "no task was judged in both arms")

@@ -185,6 +185,15 @@ def test_a_better_skill_passes_the_gate_with_a_summary_reports_and_a_filled_cach
 
 
 @pytest.mark.slow
+def test_a_cost_gate_is_handed_on_and_closes_the_job(short_tmp):
+    """The simulated model costs nothing in either arm, so that no ratio of costs can be formed."""
+    runner = a_runner(short_tmp, model="sim:baseline=0,candidate=1,cost=0", gate_cost="+10%")
+    assert runner.run("Evaluate").returncode == 0
+    gate = runner.run("Gate")
+    assert (gate.returncode, "verdict pass" in gate.stdout, "exit code 3" in gate.stdout) == (3, True, True)
+
+
+@pytest.mark.slow
 def test_a_worse_skill_fails_only_at_the_gate(short_tmp):
     runner = a_runner(short_tmp, model="sim:baseline=1,candidate=0", cache="false")
     assert runner.run("Evaluate").returncode == 0

@@ -35,9 +35,9 @@ from compose_stack import (
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from workers.models import claude_code, command
-from workers.publish import waiting_keys
-from workers.settings import LANES, Settings
+from workers.models import command, needs
+from workers.store.keys import LANES, waiting_keys
+from workers.store.settings import ProcessSettings
 
 # Together on one process of a parallel run: these tests share the started services, and the last one stops a worker.
 pytestmark = pytest.mark.xdist_group("compose")
@@ -117,7 +117,7 @@ def test_a_worker_can_be_scaled_because_nothing_of_it_is_unique():
 def test_a_worker_gets_every_key_that_models_read_by_name_only():
     environment = SERVICES["worker"]["environment"]
     used = {
-        *claude_code.CREDENTIALS,
+        *needs.KEYS["claude-code"],
         *(name for preset in command.PRESETS.values() for name in preset.environment),
     }
     assert used | {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"} <= set(environment)
@@ -127,7 +127,7 @@ def test_a_worker_gets_every_key_that_models_read_by_name_only():
 
 
 def test_a_worker_is_given_longer_to_stop_than_it_takes_to_hand_back_its_work():
-    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= Settings(broker="").drain_seconds + 5
+    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= ProcessSettings(broker="").drain_seconds + 5
 
 
 def test_images_are_pinned_and_named_without_a_registry_host():
@@ -151,8 +151,12 @@ def test_the_image_holds_no_secret():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = {name.split(".")[0] for name in project["tool"]["setuptools"]["packages"]}
-    needed = packages | {"pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+    found = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = {pattern.removesuffix("*") for pattern in found}
+    modules = {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
+    needed = (
+        packages | modules | {"pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+    )
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == needed
 

@@ -13,17 +13,25 @@ import runpy
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 import yaml
 from doc_blocks import COMMANDS, PAGES, ROOT, Block, anchors, blocks, links, named_commands, prose
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from producer import config, suite
+from aggregate.artifact import build
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import RunInfo
 from producer.cli import app
+from producer.settings import config_file
+from producer.skills.ranking import Candidate, RankingFile
+from producer.suites import suite
 
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN_PAGES = [page for page in PAGES if any(block.executed for block in blocks(page))]
@@ -130,7 +138,7 @@ def as_suite(value: object, text: str) -> str | None:
 def test_toml_is_a_config_that_uplift_takes(block: Block, tmp_path: Path) -> None:
     path = tmp_path / ("pyproject.toml" if "[tool." in block.text else "uplift.toml")
     path.write_text(block.text, encoding="utf-8")
-    assert config.load(path).values
+    assert config_file.load(path).values
 
 
 @pytest.mark.parametrize("block", of("python"), ids=lambda block: block.place)
@@ -162,10 +170,18 @@ def test_every_command_and_flag_that_a_page_names_exists(page: Path) -> None:
         assert used <= flags_of(command), f"{place}: {text}"
 
 
-def test_the_reference_is_what_help_prints() -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "make_cli_reference.py"))["reference"]()
-    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert made == written, "write it anew: python docs/make_cli_reference.py"
+def test_the_reference_is_what_help_prints_and_the_tables_are_the_settings() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_cli_reference.py"))["pages"]()
+    assert {path.name for path in made} == {"cli.md", "configuration.md", "library.md"}
+    for path, text in made.items():
+        assert text == path.read_text(encoding="utf-8"), "write it anew: python docs/make_cli_reference.py"
+
+
+@pytest.mark.parametrize(("part", "file"), [("schema", "record.schema.json"), ("page", "tables.md")])
+def test_the_reference_of_records_is_what_their_types_and_columns_say(part: str, file: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_record_reference.py"))[part]()
+    written = (ROOT / "docs" / file).read_text(encoding="utf-8")
+    assert made == written, "write it anew: python docs/make_record_reference.py"
 
 
 def test_help_fits_eighty_columns() -> None:
@@ -205,6 +221,57 @@ def messages() -> list[str]:
 def test_every_message_in_troubleshooting_is_one_that_the_code_can_print(message: str) -> None:
     parts = [re.escape(part.strip()) for part in message.split("…") if part.strip()]
     assert re.search(".*?".join(parts), said_by_the_code()), message
+
+
+# Formats
+
+
+def fields_of(model: type[BaseModel]) -> set[str]:
+    """The fields of a format, and of the formats inside of it."""
+    found = set(model.model_fields)
+    for field in model.model_fields.values():
+        for part in parts_of(field.annotation) - {model}:
+            found |= fields_of(part)
+    return found
+
+
+def parts_of(annotation: object) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return set().union(*map(parts_of, get_args(annotation)))
+
+
+@pytest.mark.parametrize(
+    ("page", "models", "some"),
+    [
+        ("ranking.md", (RankingFile, Candidate), {"lane", "target_path", "frontmatter_updates"}),
+        ("records.md", (AttemptRecord,), {"outcome", "cache_write_tokens", "saw_cut_text", "oracle_median"}),
+    ],
+)
+def test_the_page_about_a_format_names_every_field(
+    page: str, models: tuple[type[BaseModel], ...], some: set[str]
+) -> None:
+    fields = set().union(*map(fields_of, models))
+    assert some < fields
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert sorted(fields - set(re.findall(r"`(\w+)`", text))) == []
+
+
+def test_the_page_about_rankings_names_what_the_pipeline_reads() -> None:
+    (made,) = build.build(
+        RunInfo(run_id="r"), [AttemptRecord(task="a", arm="candidate", attempt=1, outcome="passed")]
+    )
+    names = {
+        "evaluation",
+        "task_results",
+        "next_step",
+        "next_owner",
+        "source_run_id",
+        "source_ranking_artifact",
+    }
+    names |= {*made.evaluation.model_dump(), *asdict(made.task_results[0])}
+    text = (ROOT / "docs" / "ranking.md").read_text(encoding="utf-8")
+    assert sorted(names - set(re.findall(r"`(\w+)`", text))) == []
 
 
 # The shell

@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import redis
-from conftest import start_server
-from running import a_suite, standalone, start_uplift, the_artifact, uplift, worker
+from conftest import refusing_writes, start_server
+from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift, worker
 
-from workers.store import Keys, Store
+from workers.store.keys import Keys
+from workers.store.run_store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +97,68 @@ def test_a_worker_told_to_stop_hands_its_attempts_back_at_once(valkey, client, s
     with worker(valkey, short_tmp):
         assert watch(run_id, valkey, short_tmp).code in (0, 1)
     assert [record.deliveries for record in records_of(client, run_id)] == [1] * 8
+
+
+def a_program(folder, text):
+    """A shell script as the model `command:program`; returns the words that choose it."""
+    program = folder / "program.sh"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    config = folder / "programs.toml"
+    config.write_text(f'[commands.program]\nargv = ["{program}"]\noutput = "text"\nagent = false\n')
+    return ("--config", config, "--model", "command:program")
+
+
+def test_a_run_of_programs_outlives_a_server_that_cannot_save_for_a_while(
+    valkey, client, short_tmp, eventually
+):
+    model = a_program(short_tmp, "cat > /dev/null; sleep 1; echo word1")
+    with worker(valkey, short_tmp, **QUICK):
+        run_id = submit(a_suite(short_tmp, 4), valkey, *model)
+        eventually(lambda: client.zcard(Keys(run_id).claims) == 8)
+        with refusing_writes(client, short_tmp):
+            time.sleep(2.5)  # all programs end meanwhile
+        eventually(lambda: client.hlen(Keys(run_id).records) == 8, 30)
+        assert watch(run_id, valkey, short_tmp).code in (0, 1)
+    assert {record.outcome for record in records_of(client, run_id)} == {"passed", "failed"}
+
+
+def test_a_worker_that_is_starting_programs_leaves_when_it_is_told_to(valkey, client, short_tmp, eventually):
+    model = a_program(short_tmp, "cat > /dev/null; sleep 0.4; echo word1")
+    with worker(valkey, short_tmp, UPLIFT_DRAIN_SECONDS="1", UPLIFT_IN_FLIGHT="60") as leaving:
+        run_id = submit(a_suite(short_tmp, 400), valkey, *model)
+        eventually(lambda: client.zcard(Keys(run_id).claims) >= 30)
+        leaving.terminate()
+        leaving.communicate(timeout=30)
+    assert leaving.returncode == 0
+    assert client.zcard(Keys(run_id).claims) == 0
+    eventually(lambda: not [words for words in processes_below(short_tmp) if "program.sh" in words], 20)
+
+
+def test_half_a_character_in_an_output_is_judged_like_any_other(valkey, client, short_tmp):
+    """Its judge quotes it, and no store can hold the quotation."""
+    model = a_program(short_tmp, """cat > /dev/null; echo '{"Hell\\ud83d": 1}'""")
+    suite = a_suite(short_tmp, 1)
+    strict = "{type: json-schema, schema: {additionalProperties: {type: string}}}"
+    suite.write_text(suite.read_text().replace("{type: contains, expected: [word0]}", strict))
+    with worker(valkey, short_tmp):
+        ended = uplift(*standalone(suite, "--broker", valkey, *model), cwd=short_tmp)
+    assert ended.code in (0, 1), ended.err
+    records = records_of(client, the_artifact(short_tmp)["run_id"])
+    assert [record.outcome for record in records] == ["failed", "failed"]
+    assert all("Hell?" in record.details for record in records)
+
+
+def test_cancel_ends_a_run_whose_batches_are_handed_back(valkey, client, short_tmp, eventually):
+    run_id = submit(a_suite(short_tmp, 4), valkey, "--mock")
+    client.hset(Keys(run_id).tasks, "1", b"no task")
+    with worker(valkey, short_tmp):
+        eventually(lambda: client.exists(Keys(run_id).handed_back))
+        here = ("--broker", valkey, "--state-root", short_tmp / "state")
+        cancelled = uplift("cancel", run_id, *here, cwd=short_tmp, timeout=60)
+    assert "cannot be read" in cancelled.err
+    assert Store(client).artifacts(run_id) is not None
+    assert client.zcard(Keys(run_id).claims) == 0
 
 
 def test_a_plain_celery_worker_does_the_same(valkey, short_tmp, eventually):

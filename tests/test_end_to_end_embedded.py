@@ -13,8 +13,9 @@ import pytest
 import redis
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
-from producer.local import address
-from workers.store import Store
+from producer.server.private_server import address
+from workers.store.redis_client import workers
+from workers.store.run_store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +47,14 @@ def records_of(folder, run_id):
 def run_id_of(folder):
     (found,) = (folder / "state" / "runs").iterdir()
     return found.name
+
+
+def slots(server):
+    """How many attempts each worker of a private server makes at once; nothing while none is there."""
+    if not (url := address(server)):
+        return []
+    with closing(redis.Redis.from_url(url)) as client:
+        return [worker["slots"] for worker in workers(client)]
 
 
 def wait_until(folder, eventually, holds):
@@ -123,11 +132,22 @@ def test_a_killed_command_leaves_no_process_and_no_socket_and_its_run_can_be_res
     process = start_uplift(*words, cwd=folder, env=leases)
     run_id = wait_for_records(folder, eventually, 3)
     process.kill()
-    process.communicate()
+    process.wait()
+    process.stdout.close()
     eventually(lambda: not processes_below(folder))
     assert sockets(folder) == []
-    status = uplift("status", run_id, "--state-root", folder / "state", "--json", cwd=folder)
-    assert status.line["state"] == "interrupted"
+    told = process.stderr.readline()
+    process.stderr.close()
+    assert told.startswith(
+        f"uplift: run {run_id}; should this command die, go on with: uplift resume {run_id} "
+    )
+    here = ["--state-root", folder / "state", "--json"]
+    status = uplift("status", run_id, *here, cwd=folder).line
+    (row,) = json.loads(uplift("runs", *here, cwd=folder).out)
+    for facts in (status, row):
+        assert (facts["state"], facts["suite"], facts["total"]) == ("interrupted", str(suite), 40)
+        assert 3 <= facts["done"] < 40
+    assert sockets(folder) == []
     ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder, env=leases)
     assert ended.code in (0, 1), ended.err
     records = records_of(folder, run_id)
@@ -144,8 +164,12 @@ def test_the_first_interrupt_stops_new_attempts_and_resume_runs_only_the_rest(fo
     assert process.returncode == 130
     assert f"uplift resume {run_id} --state-root {folder / 'state'}\n" in err
     assert not (folder / "state" / "evaluations").exists()
-    ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder)
-    left = int(next(line for line in ended.err.splitlines() if "attempts left" in line).split()[1])
+    (folder / "uplift.toml").write_text("in_flight = 7")  # for runs that start: this one has its own
+    process = start_uplift("resume", run_id, "--state-root", folder / "state", cwd=folder)
+    eventually(lambda: slots(folder / "state" / "embedded" / run_id))
+    assert slots(folder / "state" / "embedded" / run_id) == [2]
+    _, err = process.communicate(timeout=60)
+    left = int(next(line for line in err.splitlines() if "attempts left" in line).split()[1])
     assert 0 < left < 40
     assert len(records_of(folder, run_id)) == 40
 
@@ -212,7 +236,7 @@ def test_files_of_a_run_named_by_hostile_ids_stay_inside(folder):
         (["--task-suite", "missing.yaml"], 2, "Task suite not found: missing.yaml"),
         (["--skill-path", "nowhere"], 2, "skill not found: nowhere"),
         (["--pass-k", "0"], 2, "--pass-k is 0"),
-        (["--gate", "luck"], 2, "--gate is 'luck'; allowed: verdict, decision"),
+        (["--gate", "luck"], 2, '--gate is "luck"; allowed: verdict, decision'),
         (["--model", "gtp-5"], 2, "unknown model 'gtp-5'"),
         (["--broker", "redis://127.0.0.1:1/0"], 3, "the broker cannot be reached"),
         (["--broker", "redis://queue.internal/0"], 2, "without password or TLS"),

@@ -3,7 +3,8 @@
 import pytest
 from running import a_suite, standalone, uplift, worker
 
-from workers.store import Keys, Store
+from workers.store.keys import Keys
+from workers.store.run_store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,10 @@ Versions of the code differ by sleeps, 10 ms in the original, so that a busy mac
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges import judge
-from judges.benchmark import code_of
+from judges.checks.benchmark import code_of
+from judges.inside.benchmark_runner import SHORTEST_SECONDS, Version, _calibrated, hold_one_clock
 from judges.judgment import Completion, Judgment, Sandbox, Workspace
 from judges.spec import Benchmark
+
+# Without bubblewrap the process limit counts all that a user runs: a fork bomb beside these would fail them.
+pytestmark = pytest.mark.xdist_group("process-limit")
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -191,6 +199,25 @@ async def test_helper_modules_and_data_beside_the_benchmark_file_can_be_used(sui
     assert (await suite.judge(FASTER)).passed
 
 
+def test_a_clock_that_moves_in_steps_does_not_make_a_batch_of_a_million_calls():
+    class Ticks:
+        """An original of 50 microseconds a call, on a machine whose clock moves every 4 milliseconds."""
+
+        def seconds(self, name: str, number: int) -> float:
+            return max(number * 50e-6 // 0.004 * 0.004, SHORTEST_SECONDS)
+
+    # 200 calls take the 10 ms of a batch; ten times as many are still soon done.
+    assert 200 <= _calibrated(Ticks(), "bench.time_work") <= 2000
+
+
+def test_a_clock_that_stands_still_for_an_answer_does_not_break_the_measuring(monkeypatch):
+    version = Version("original", deadline=0.0)
+    for name in ("signal", "_send", "_receive"):
+        monkeypatch.setattr(version, name, lambda *told: None)
+    monkeypatch.setattr(time, "perf_counter", lambda: 5.0)
+    assert version.seconds("bench.time_work", 1) > 0
+
+
 # Tests and snapshot
 
 
@@ -291,7 +318,7 @@ BREAKS = {
 
 @pytest.mark.parametrize(("output", "said"), BREAKS.values(), ids=BREAKS.keys())
 async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, output, said):
-    judgment = await suite.judge(output, timeout_seconds=4.0)
+    judgment = await suite.judge(output, timeout_seconds=10.0)
     assert is_failed(judgment), judgment
     assert said in judgment.details
     assert judgment.tests.errored >= 1
@@ -305,7 +332,7 @@ async def test_code_that_breaks_is_failed_with_score_0_and_says_how(suite, outpu
     ids=["import", "benchmark"],
 )
 async def test_code_that_hangs_is_failed_as_a_time_out(suite, output, sandbox):
-    judgment = await suite.judge(output, sandbox, timeout_seconds=4.0)
+    judgment = await suite.judge(output, sandbox, timeout_seconds=10.0)
     assert is_failed(judgment)
     assert "time-out" in judgment.details
 
@@ -323,6 +350,53 @@ def work():
     judgment = await suite.judge(kills_the_runner, sandbox, timeout_seconds=8.0)
     assert is_failed(judgment), judgment
     assert "with the output's code at work" in judgment.details
+
+
+# Does something to the processes of the original's or the oracle's code, which it finds by their arguments.
+TO_OTHERS = """
+import os, resource, signal, time
+def others():
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            arguments = open(f"/proc/{process}/cmdline").read().split(chr(0))
+        except OSError:
+            continue
+        # Children of the runner, and of this judgment only: another one may run on the same machine.
+        if os.path.join(os.path.dirname(__file__), "fixtures", WHOSE) in arguments[4:7]:
+            yield int(process)
+"""
+HARMS = {
+    "killed": "for other in others(): os.kill(other, signal.SIGKILL)",
+    "killed in the benchmark": (
+        "def work():\n    for other in others(): os.kill(other, signal.SIGKILL)\n    return 42"
+    ),
+    "given no files": (
+        "def work():\n"
+        "    for other in others(): resource.prlimit(other, resource.RLIMIT_NOFILE, (0, 0))\n"
+        "    for other in others(): resource.prlimit(other, resource.RLIMIT_CPU, (0, 0))\n"
+        "    return 42"
+    ),
+    "stopped for good": (
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    while True:\n"
+        "        for other in others():\n"
+        "            try: os.kill(other, signal.SIGSTOP)\n"
+        "            except ProcessLookupError: pass\n"  # it may have ended since it was found
+    ),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+@pytest.mark.parametrize("whose", ["original", "oracle"])
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
+async def test_code_that_harms_what_it_is_compared_with_is_failed(suite, sandbox, whose, harm):
+    suite.write(bench=TESTED, oracle=ORIGINAL)
+    output = f"WHOSE = '{whose}.py'\n{TO_OTHERS}\ndef work():\n    return 42\n{harm}\n"
+    judgment = await suite.judge(output, sandbox, timeout_seconds=12.0)
+    assert is_failed(judgment), judgment
+    assert f"in {whose}, beside the output's code" in judgment.details
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
@@ -394,14 +468,24 @@ async def test_an_original_that_needs_all_the_time_is_an_error_that_is_not_blame
 async def test_a_missing_file_is_an_error_that_names_it(suite):
     judgment = await suite.judge(FASTER, benchmark_file="fixtures/gone.py")
     assert is_error(judgment)
-    assert judgment.error == "FileNotFoundError: fixtures/gone.py is not in the suite's folder"
+    assert judgment.error == "FileNotFoundError: fixtures/gone.py: not a file in the suite's fixtures folder"
+
+
+async def test_code_that_lies_outside_of_the_fixtures_is_not_read_through_a_link(suite, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "original.py"
+    elsewhere.write_text(ORIGINAL)
+    (suite.folder / "fixtures/original.py").unlink()
+    (suite.folder / "fixtures/original.py").symlink_to(elsewhere)
+    judgment = await suite.judge(FASTER)
+    assert is_error(judgment)
+    assert "fixtures/original.py: not a file in the suite's fixtures folder" in judgment.error
 
 
 async def test_a_benchmark_task_without_a_suite_folder_is_an_error():
     spec = Benchmark(type="benchmark", benchmark_file="fixtures/b.py", original_file="fixtures/o.py")
     judgment = await judge(spec, Completion(text=FASTER), nobody)
     assert is_error(judgment)
-    assert "needs the suite's folder" in str(judgment.error)
+    assert "no suite folder was given" in str(judgment.error)
 
 
 # Code in an output
@@ -457,3 +541,32 @@ async def test_an_example_reply_that_is_meant_to_pass_passes_and_one_that_is_mea
     completion = Completion(text=(folder / reply).read_text())
     judgment = await judge(Benchmark.model_validate(settings), completion, nobody, Workspace(folder))
     assert judgment.passed is passes, judgment
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processors are chosen on Linux only")
+def test_whoever_holds_the_clock_stays_on_one_processor_and_the_code_under_test_may_use_all():
+    """Clocks of virtual processors may lie milliseconds apart."""
+    script = """
+import os, sys, time
+from judges.inside.benchmark_runner import Version, hold_one_clock
+before = os.sched_getaffinity(0)
+hold_one_clock()
+assert len(os.sched_getaffinity(0)) == 1, os.sched_getaffinity(0)
+version = Version("original", time.monotonic() + 60)
+version.start(*sys.argv[1:])
+assert os.sched_getaffinity(version.process.pid) == before
+version.signal(9)
+"""
+    example = Path(__file__).parents[1] / "examples" / "mixed" / "fixtures"
+    files = [example / "squares_original.py", example / "squares.py"]
+    ended = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processors are chosen on Linux only")
+def test_a_machine_that_gives_nobody_a_processor_of_their_own_is_measured_on_all_the_same(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    hold_one_clock()

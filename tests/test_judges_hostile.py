@@ -13,14 +13,15 @@ import random
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pytest_judging import WAYS, Way, a_suite, children, judged, needs, processes_naming
 
-from judges import warm
 from judges.judgment import Judgment
+from judges.sandbox import warm_pool
 
 ROOT = os.geteuid() == 0
 
@@ -40,7 +41,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = children()
     yield
-    warm.close()
+    warm_pool.close()
     assert children() == before
     assert processes_naming(str(tmp_path)) == []
     assert list(temporary.iterdir()) == []
@@ -123,9 +124,11 @@ async def test_an_output_named_like_a_test_or_holding_one_is_not_collected(tmp_p
     assert judgment.tests.passed == 1
 
 
-# What must end
+# What must end: bombs fill the process limit of their user, so that what starts processes as the same user cannot run
+# beside them (xdist_group)
 
 
+@pytest.mark.xdist_group("process-limit")
 async def test_sleeping_past_the_time_with_a_daemonised_child_ends_both(tmp_path: Path, way: Way) -> None:
     seconds = f"{random.uniform(5000, 6000):.9f}"
     suite = a_suite(
@@ -149,6 +152,7 @@ async def test_sleeping_past_the_time_with_a_daemonised_child_ends_both(tmp_path
     assert processes_naming(seconds) == []
 
 
+@pytest.mark.xdist_group("process-limit")
 async def test_a_daemon_left_behind_by_a_passing_test_is_ended_too(tmp_path: Path, way: Way) -> None:
     seconds = f"{random.uniform(5000, 6000):.9f}"
     suite = a_suite(
@@ -181,6 +185,7 @@ async def test_ignoring_every_signal_does_not_help(tmp_path: Path, way: Way) -> 
     assert_failed(await judged(suite, way, seconds=1), "timed out")
 
 
+@pytest.mark.xdist_group("process-limit")
 async def test_a_fork_bomb_stays_small_and_ends(tmp_path: Path, way: Way) -> None:
     suite = a_suite(
         tmp_path,
@@ -196,30 +201,68 @@ async def test_a_fork_bomb_stays_small_and_ends(tmp_path: Path, way: Way) -> Non
         """,
     )
 
-    assert_failed(await judged(suite, way, seconds=2), "timed out")
+    judgment = await judged(suite, way, seconds=2)
+
+    assert_failed(judgment)
+    assert "timed out" in judgment.details or "memory" in judgment.details
 
 
+@pytest.mark.xdist_group("process-limit")
 async def test_no_more_processes_than_allowed_can_be_started(tmp_path: Path, way: Way) -> None:
     suite = a_suite(
         tmp_path,
         """
-        import os, time
+        import os
 
         def test_it():
             started = 0
             try:
-                while started < 300:
+                while started < 600:
                     if os.fork() == 0:
-                        time.sleep(60)
-                        os._exit(0)
+                        os.execv("/bin/sleep", ["sleep", "60"])
                     started += 1
             except OSError:
                 pass
-            assert 10 < started < 150
+            assert 10 < started < 350
         """,
     )
 
     assert passes(await judged(suite, way))
+
+
+@pytest.mark.skipif(
+    ROOT, reason="root's judgments have a user of their own, whose processes nobody else adds to"
+)
+@pytest.mark.xdist_group("process-limit")
+async def test_what_the_user_starts_meanwhile_does_not_use_up_the_processes_of_a_judgment(
+    tmp_path: Path,
+) -> None:
+    begun, busy, over = tmp_path / "begun", tmp_path / "busy", threading.Event()
+    suite = a_suite(
+        tmp_path,
+        f"""
+        import pathlib, subprocess, time
+
+        def test_it():
+            pathlib.Path({str(begun)!r}).touch()
+            while not pathlib.Path({str(busy)!r}).exists():
+                time.sleep(0.01)
+            subprocess.run(["/bin/true"], check=True)
+        """,
+    )
+    judging = asyncio.create_task(judged(suite, "plain"))
+    while not begun.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    threads = [threading.Thread(target=over.wait) for _ in range(150)]
+    for thread in threads:
+        thread.start()
+    busy.touch()
+    judgment = await judging
+    over.set()
+    for thread in threads:
+        thread.join()
+
+    assert passes(judgment), judgment.details
 
 
 async def test_printing_a_gigabyte_ends_it(tmp_path: Path, way: Way) -> None:
@@ -255,6 +298,43 @@ async def test_a_file_grows_no_further_than_its_bound(tmp_path: Path, way: Way) 
     )
 
     assert_failed(await judged(suite, way), "OSError")
+
+
+async def test_a_test_that_stops_its_supervisor_is_ended_too(tmp_path: Path) -> None:
+    """Without a sandbox, and as an ordinary user, it can: as root it has another user."""
+    suite = a_suite(
+        tmp_path,
+        """
+        import os, signal, time
+
+        def test_it():
+            try:
+                os.kill(os.getppid(), signal.SIGSTOP)
+            except PermissionError:
+                pass
+            time.sleep(600)
+        """,
+    )
+
+    assert_failed(await judged(suite, "plain", seconds=1), "timed out after 1 s")
+
+
+async def test_folders_nested_without_end_are_no_error_and_leave_nothing(tmp_path: Path, way: Way) -> None:
+    suite = a_suite(
+        tmp_path,
+        """
+        import os
+
+        def test_it():
+            for _ in range(3000):
+                os.mkdir("a")
+                os.mkdir("b")
+                os.chdir("a")
+            assert False, "done"
+        """,
+    )
+
+    assert_failed(await judged(suite, way), "done")
 
 
 # What must not be seen or touched

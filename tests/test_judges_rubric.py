@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges import judge, rubric
+from judges import judge
+from judges.checks import rubric
 from judges.judgment import Ask, Completion, Judgment
 from judges.spec import Rubric, RubricCriterion
 
@@ -386,3 +387,25 @@ async def test_a_simulated_reply_gives_the_drawn_score(make: Callable[..., Rubri
     judgment = await graded(rubric.reply_with_score(spec, score), spec)
     assert judgment.score == pytest.approx(score, abs=1e-12)
     assert judgment.passed is True
+
+
+class Billed(Exception):
+    """A failed call that says what it cost, as the workers' clients do."""
+
+    def __init__(self, completion: Completion | None) -> None:
+        super().__init__("cut off")
+        self.completion = completion
+
+
+async def test_a_judge_that_fails_is_paid_for_what_it_used():
+    said = Completion(input_tokens=10, output_tokens=2, cost_usd=0.5)
+    script = Script("no grade", Billed(said), input_tokens=10, output_tokens=2, cost_usd=0.25)
+    judgment = await judge(a_rubric(), an_answer(), script)
+    assert judgment.score is None
+    assert (judgment.input_tokens, judgment.output_tokens, judgment.cost_usd) == (20, 4, 0.75)
+
+
+async def test_an_unreadable_grade_is_paid_for_each_time_it_was_asked_for():
+    script = Script("no grade", "nor this", input_tokens=10, output_tokens=2, cost_usd=0.25)
+    judgment = await judge(a_rubric(), an_answer(), script)
+    assert (judgment.score, judgment.cost_usd) == (None, 0.5)

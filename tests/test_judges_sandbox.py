@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pytest_judging import children, processes_naming, until
+from pytest_judging import a_suite, children, processes_naming, until
 
-from judges import bubblewrap, process_tree, sandbox
+from judges.inside import supervisor
 from judges.judgment import Sandbox
-from judges.sandbox import Input, Limits, SandboxResult
+from judges.sandbox import bubblewrap, command
+from judges.sandbox.command import Input, SandboxLimits, SandboxResult
 
 MIB = 1024 * 1024
 PYTHON = (sys.executable, "-I", "-c")
@@ -24,8 +25,8 @@ PYTHON = (sys.executable, "-I", "-c")
 @pytest.fixture(params=["required", "off"])
 def setting(request: pytest.FixtureRequest) -> Sandbox:
     chosen: Sandbox = request.param
-    if chosen == "required" and not sandbox.probe().works:
-        pytest.skip(f"bubblewrap does not work here: {sandbox.probe().why_not}")
+    if chosen == "required" and not command.probe().works:
+        pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
     return chosen
 
 
@@ -41,8 +42,8 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 async def python(code: str, setting: Sandbox, seconds: float = 60, **limits: int) -> SandboxResult:
-    return await sandbox.run(
-        [*PYTHON, code], timeout_seconds=seconds, limits=Limits(**limits), sandbox=setting
+    return await command.run(
+        [*PYTHON, code], timeout_seconds=seconds, limits=SandboxLimits(**limits), sandbox=setting
     )
 
 
@@ -60,7 +61,7 @@ async def test_a_command_gets_its_inputs_and_hands_back_output_report_and_exit_c
         "sys.exit(7)"
     )
 
-    result = await sandbox.run(
+    result = await command.run(
         [*PYTHON, code, Input("folder/inside.txt")],
         inputs={"folder": folder, "deep/text": b"from memory"},
         environment={"OTHER": Input("deep/text")},
@@ -94,7 +95,7 @@ async def test_death_by_signal_is_told_as_128_plus_its_number(setting: Sandbox) 
 
 
 async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(setting: Sandbox) -> None:
-    result = await sandbox.run(["/bin/no-such-program"], timeout_seconds=60, sandbox=setting)
+    result = await command.run(["/bin/no-such-program"], timeout_seconds=60, sandbox=setting)
 
     assert result.error is not None
     assert "could not start /bin/no-such-program" in result.error
@@ -119,6 +120,7 @@ async def test_output_and_report_are_cut_at_their_bounds_and_end_the_command(
     assert max(len(result.output), len(result.report)) == 100_000
 
 
+@pytest.mark.xdist_group("process-limit")  # see test_judges_benchmark.py
 async def test_memory_of_all_processes_together_is_bounded(setting: Sandbox) -> None:
     code = (
         "import os, time\n"
@@ -144,7 +146,7 @@ async def test_processor_time_is_bounded_for_processes_that_outlive_their_parent
 
 
 async def test_cancelling_ends_the_command_before_the_caller_goes_on(setting: Sandbox) -> None:
-    sandbox.probe()
+    command.probe()
     before = children()
     task = asyncio.create_task(python("import time; time.sleep(600)", setting))
     await until(lambda: len(children() - before) >= 2)
@@ -171,7 +173,7 @@ async def test_a_command_that_waits_for_its_turn_can_be_cancelled(setting: Sandb
 
 
 async def test_no_more_commands_run_at_once_than_there_are_cores(setting: Sandbox, tmp_path: Path) -> None:
-    sandbox.probe()
+    command.probe()
     cores = os.cpu_count() or 1
     marker = f"turn-{os.getpid()}-{setting}"
     tasks = [
@@ -192,19 +194,19 @@ async def test_no_more_commands_run_at_once_than_there_are_cores(setting: Sandbo
 
 
 async def test_a_required_sandbox_that_is_not_there_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Probe(works=False, why_not="not installed"))
+    monkeypatch.setattr(command, "probe", lambda: command.Probe(works=False, why_not="not installed"))
 
-    with pytest.raises(sandbox.SandboxUnavailable, match="not installed"):
+    with pytest.raises(command.SandboxUnavailable, match="not installed"):
         await python("pass", "required")
 
 
 def test_the_probe_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "executable", lambda: None)
-    sandbox.probe.cache_clear()
+    command.probe.cache_clear()
     try:
-        found = sandbox.probe()
+        found = command.probe()
     finally:
-        sandbox.probe.cache_clear()
+        command.probe.cache_clear()
 
     assert (found.works, found.why_not) == (False, "bwrap is not installed")
 
@@ -216,11 +218,11 @@ def test_the_probe_tells_what_a_bubblewrap_that_fails_had_to_say(
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(bubblewrap, "executable", lambda: str(broken))
-    sandbox.probe.cache_clear()
+    command.probe.cache_clear()
     try:
-        found = sandbox.probe()
+        found = command.probe()
     finally:
-        sandbox.probe.cache_clear()
+        command.probe.cache_clear()
 
     assert not found.works
     assert "No permissions to create a new namespace" in found.why_not
@@ -231,11 +233,11 @@ def test_a_killed_worker_takes_its_commands_and_their_folder_with_it(
 ) -> None:
     script = f"""
 import asyncio, sys, tempfile
-from judges import sandbox
+from judges.sandbox import command
 tempfile.tempdir = {str(tmp_path / "temporary")!r}
-sandbox.probe()
+command.probe()
 print("ready", flush=True)
-asyncio.run(sandbox.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={setting!r}))
+asyncio.run(command.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={setting!r}))
 """
     root = Path(__file__).parent.parent
     with subprocess.Popen(
@@ -246,8 +248,69 @@ asyncio.run(sandbox.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={set
     ) as worker:
         assert worker.stdout is not None
         worker.stdout.readline()
-        eventually(lambda: len(process_tree.descendants(worker.pid)) >= 2)
-        below = process_tree.descendants(worker.pid)
+        eventually(lambda: len(supervisor.descendants(worker.pid)) >= 2)
+        below = supervisor.descendants(worker.pid)
         worker.kill()
     eventually(lambda: not any(Path(f"/proc/{process}").exists() for process in below))
     eventually(lambda: not list((tmp_path / "temporary").iterdir()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap needs Linux")
+def test_a_worker_killed_while_bubblewrap_starts_leaves_no_half_of_it_behind(
+    tmp_path: Path, eventually: Callable[..., None]
+) -> None:
+    if not command.probe().works:
+        pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
+    # This bubblewrap comes late: it begins when the worker that waits for its word is dead.
+    real, marker = bubblewrap.executable(), f"half-{os.getpid()}-{tmp_path.name}"
+    late = tmp_path / "bwrap"
+    late.write_text(
+        f'#!/bin/sh\ntouch {tmp_path}/begun\nwhile kill -0 $PPID 2>&-; do sleep 0.05; done\nexec {real} "$@"\n'
+    )
+    late.chmod(0o755)
+    script = f"""
+import threading
+from judges.sandbox import bubblewrap, command
+confinement = command.Confinement(bubblewrap=True, user=command.probe().user)
+bubblewrap.executable = lambda: {str(late)!r}
+command.run_blocking(command.SandboxCommand(["/bin/echo", {marker!r}], 600), confinement, threading.Event())
+"""
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root, env=environment) as worker:
+        eventually(lambda: (tmp_path / "begun").exists())
+        worker.kill()
+
+    eventually(lambda: not processes_naming(marker))
+
+
+def test_an_interpreter_that_was_started_by_a_relative_path_is_found_inside(tmp_path: Path) -> None:
+    if not command.probe().works:
+        pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
+    suite = a_suite(tmp_path)
+    script = f"""
+import asyncio, pathlib, sys
+from judges.checks import pytest_file
+from judges.sandbox import command
+from judges.judgment import Completion, Workspace
+from judges.spec import Pytest
+assert ".." in sys.executable
+print(command.probe())
+spec = Pytest(type="pytest", test_file="fixtures/test_it.py")
+for left in (None, pathlib.Path({str(tmp_path)!r}, "left")):
+    workspace = Workspace(suite=pathlib.Path({str(suite)!r}), left=left, sandbox="required")
+    print(asyncio.run(pytest_file.judge(spec, Completion(text=""), workspace)))
+"""
+    (tmp_path / "left").mkdir()
+    (tmp_path / "here").mkdir()
+    python = Path("..", os.path.relpath(sys.executable, tmp_path))
+    said = subprocess.run(
+        [python, "-c", script],
+        cwd=tmp_path / "here",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "works=True" in said.stdout, said
+    assert said.stdout.count("passed=True") == 2, said

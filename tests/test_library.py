@@ -15,10 +15,12 @@ import pytest
 from running import SKILL, a_suite, processes_below, worker
 
 import producer
+import uplift
 from producer import Result, aevaluate, evaluate
-from producer.options import InvalidOption
-from producer.suite import InvalidSuite, from_values
-from producer.watch import Interrupted
+from producer.runs.watch import Interrupted
+from producer.server.private_server import NoServer
+from producer.settings.run_settings import InvalidOption
+from producer.suites.suite import InvalidSuite, from_values
 
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
 BETTER = "sim:baseline=0,candidate=1,cost=0.01"
@@ -99,7 +101,23 @@ def test_invalid_options_are_raised_and_nothing_is_written(tmp_path):
     a_suite(tmp_path)
     with pytest.raises(InvalidOption, match="--pass-k is 0"):
         evaluate(tmp_path / "suite.yaml", tmp_path / "skill", state_root=tmp_path / "state", pass_k=0)
+    with pytest.raises(InvalidOption, match='--gate is "Regression"; allowed: verdict'):
+        evaluate(
+            tmp_path / "suite.yaml", tmp_path / "skill", state_root=tmp_path / "state", gate="Regression"
+        )
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("keyword", "hint"),
+    [("budget", " (did you mean budget_usd?)"), ("models", " (did you mean model?)"), ("xyz", "")],
+)
+def test_an_unknown_keyword_is_refused_and_the_known_one_is_named(tmp_path, keyword, hint):
+    a_suite(tmp_path)
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword '{keyword}'{hint}") + "$"):
+        evaluate(tmp_path / "suite.yaml", tmp_path / "skill", **{keyword: 0.01})
+    with pytest.raises(TypeError, match=f"unexpected keyword '{keyword}'"):
+        asyncio.run(aevaluate(tmp_path / "suite.yaml", tmp_path / "skill", **{keyword: 0.01}))
 
 
 # Whole runs
@@ -257,3 +275,26 @@ def test_the_pages_async_example_runs(folder):
     ran = subprocess.run([sys.executable, "example.py"], cwd=folder, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(ran.stdout.splitlines()) == 2
+
+
+def test_the_front_door_names_all_that_is_public_and_loads_none_of_it_before_it_is_asked_for():
+    assert sorted(uplift.__all__) == sorted(uplift._HOMES)
+    for name in uplift.__all__:
+        assert f"\n    {name} " in uplift.__doc__
+        assert getattr(uplift, name).__module__ == uplift._HOMES[name]
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = uplift.nothing
+    code = "import uplift, sys; print([m for m in ('pandas', 'celery', 'redis', 'pydantic') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_an_error_tells_programs_its_kind_what_is_wrong_and_what_to_do(tmp_path):
+    with pytest.raises(uplift.UpliftError) as caught:
+        uplift.evaluate(tmp_path / "none.yaml", tmp_path, model="mock")
+    assert (caught.value.code, caught.value.exit_code) == ("invalid_suite", 2)
+    problem = InvalidOption("--pass-k is 0; give a whole number from 1")
+    assert (problem.code, problem.exit_code) == ("invalid_option", 2)
+    assert (problem.message, problem.remedy) == ("--pass-k is 0", "give a whole number from 1")
+    assert NoServer("no server").exit_code == 3
+    assert (NoServer("no server").message, NoServer("no server").remedy) == ("no server", "")

@@ -12,8 +12,8 @@ from conftest import start_server
 from flower.urls import handlers
 from running import start_uplift, uplift
 
-from producer.monitoring import InvalidLogin, Login
-from workers.settings import is_loopback
+from producer.setup.flower import InvalidLogin, Login
+from workers.store.settings import is_loopback
 
 pytestmark = pytest.mark.xdist_group("monitor")  # one started monitor serves most of them
 

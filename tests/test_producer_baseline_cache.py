@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aggregate.records import AttemptRecord
+from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion
 from judges.spec import Benchmark, Contains, Pytest, Rubric
-from producer import baseline_cache
-from producer.baseline_cache import BaselineCache, UnusableCache, fixture_digest, fixture_digests, served
-from workers.messages import CommandSpec, Limits, ModelSettings, Price, Replies, Task
+from producer.baselines import fingerprints
+from producer.baselines.cache import BaselineCache, UnusableCache
+from producer.baselines.fingerprints import fixture_digests, served
+from workers.store.messages import CommandSpec, Limits, ModelSettings, Price, Replies, Task
 
 NOW = 1_760_000_000.0
 WEEK = 604_800
@@ -48,7 +50,7 @@ def a_key(**fields: Any) -> str:
         "agent_version": None,
         "attempt": 1,
     }
-    return baseline_cache.key(**{**values, **fields})
+    return fingerprints.key(**{**values, **fields})
 
 
 def a_suite(folder: Path, **files: str) -> Path:
@@ -102,7 +104,7 @@ def test_whatever_changes_the_question_or_the_judging_changes_the_key(change: di
 
 def test_a_new_format_shares_nothing_with_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     old = a_key()
-    monkeypatch.setattr(baseline_cache, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(fingerprints, "FORMAT_VERSION", 2)
 
     assert a_key() != old
 
@@ -134,8 +136,8 @@ def test_a_recording_counts_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_baseline_has_one_key_whatever_the_order_of_its_attempts() -> None:
-    assert baseline_cache.baseline_key(["a", "b"]) == baseline_cache.baseline_key(["b", "a"])
-    assert baseline_cache.baseline_key(["a", "b"]) != baseline_cache.baseline_key(["ab"])
+    assert fingerprints.baseline_key(["a", "b"]) == fingerprints.baseline_key(["b", "a"])
+    assert fingerprints.baseline_key(["a", "b"]) != fingerprints.baseline_key(["ab"])
 
 
 def changed_tasks(tasks: list[Task], folder: Path, name: str) -> set[str]:
@@ -171,15 +173,15 @@ def test_a_files_name_and_executable_bit_count_and_its_times_do_not(tmp_path: Pa
     tasks = [a_tested_task("a", "fixtures/test_a.py")]
     folder = a_suite(tmp_path, **{"test_a.py": "x", "helper.py": "y"})
     helper = folder / "fixtures/helper.py"
-    first = fixture_digest(tasks[0], folder, tasks)
+    first = fixture_digests(tasks, folder)["a"]
 
     helper.write_text("y")
-    assert fixture_digest(tasks[0], folder, tasks) == first
+    assert fixture_digests(tasks, folder)["a"] == first
     helper.chmod(0o755)
-    assert fixture_digest(tasks[0], folder, tasks) != first
+    assert fixture_digests(tasks, folder)["a"] != first
     helper.chmod(0o644)
     helper.rename(helper.with_name("other.py"))
-    assert fixture_digest(tasks[0], folder, tasks) != first
+    assert fixture_digests(tasks, folder)["a"] != first
 
 
 def test_a_suite_without_fixtures_has_digests_too(tmp_path: Path) -> None:
@@ -369,4 +371,19 @@ def test_a_note_that_is_not_readable_does_not_count(tmp_path: Path) -> None:
     cache.note_comparison("b1", "c1", NOW)
     (tmp_path / "comparisons/b1/c1").write_text("yesterday")
 
+    assert cache.note_comparison("b1", "c2", NOW) == 1
+
+
+def test_a_pipe_in_a_shared_cache_is_a_miss_and_not_waited_for(tmp_path: Path) -> None:
+    cache = BaselineCache(tmp_path)
+    key = "ab" + 62 * "0"
+    cache.put(key, a_record(), NOW)
+    assert cache.get(key, NOW) is not None
+    (entry,) = tmp_path.glob("ab/*.json")
+    entry.unlink()
+    os.mkfifo(entry)
+    (tmp_path / "comparisons/b1").mkdir(parents=True)
+    os.mkfifo(tmp_path / "comparisons/b1/c1")
+
+    assert cache.get(key, NOW) is None
     assert cache.note_comparison("b1", "c2", NOW) == 1

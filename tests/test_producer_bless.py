@@ -5,24 +5,25 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import a_record
+from builders import a_record, an_artifact
 from running import a_suite, standalone, uplift
 
-from aggregate.artifact import build
+from aggregate.artifact.build import build
+from aggregate.artifact.model import AttemptCounts
 from judges.judgment import Completion
-from producer import blessing, grounds
 from producer import plan as plans
-from producer.blessing import NotBlessed
-from producer.collect import write_records
-from producer.options import InvalidOption, Options
-from producer.places import Places
-from producer.reuse import look_up
-from workers.messages import ModelSettings
+from producer.baselines import bless as blessing
+from producer.baselines import fingerprints
+from producer.baselines.bless import NotBlessed
+from producer.baselines.cache import look_up
+from producer.runs.collect import write_records
+from producer.settings.run_settings import InvalidOption, RunSettings
+from producer.state_root import Places
 
 MODEL = "anthropic:some-model"
 
 
-def options(folder: Path, **fields) -> Options:
+def options(folder: Path, **fields) -> RunSettings:
     values = {
         "task_suite": folder / "suite.yaml",
         "state_root": folder / "state",
@@ -31,7 +32,7 @@ def options(folder: Path, **fields) -> Options:
         "models": (MODEL,),
         "pass_k": 2,
     }
-    return Options(**{**values, **fields})
+    return RunSettings(**{**values, **fields})
 
 
 def a_blessed_run(folder: Path, *, tasks=3, outcomes=None, **fields):
@@ -54,9 +55,9 @@ def a_blessed_run(folder: Path, *, tasks=3, outcomes=None, **fields):
         for arm in ("baseline", "candidate")
         for number in (1, 2)
     ]
-    grounds.write(places, "old", grounds.of(plan))
+    fingerprints.write(places, "old", fingerprints.of(plan))
     write_records(places.records("old"), records)
-    (artifact,) = build(plan.info("lane"), records)
+    (artifact,) = build(plan.info(), records)
     return artifact, places
 
 
@@ -68,7 +69,7 @@ def bless(folder: Path, **how) -> Path:
 
 
 def evaluated(folder: Path, path: Path, **fields):
-    return plans.make(options(folder, baseline_artifact=path, **fields))
+    return blessing.with_baseline(plans.make(options(folder, baseline_artifact=path, **fields)))
 
 
 # Blessing
@@ -93,17 +94,20 @@ def test_a_task_with_an_attempt_that_was_not_judged_is_left_out_and_named(tmp_pa
     assert warnings == ["task task-1 is left out: not all its attempts were judged"]
 
 
+SOME_SKIPPED = AttemptCounts(planned=5, run=2, skipped=3)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"status": "cancelled"}, "is cancelled"),
-        ({"stop_early": "verdict", "attempts": {"skipped": 3}}, "stopped early"),
+        ({"stop_early": "decision", "attempts": SOME_SKIPPED}, "stopped early"),
     ],
 )
 def test_a_run_that_did_not_make_all_its_attempts_is_not_blessed(tmp_path, change, says):
     artifact, places = a_blessed_run(tmp_path)
     with pytest.raises(NotBlessed, match=says):
-        blessing.bless({**artifact, **change}, places)
+        blessing.bless(artifact.model_copy(update=change), places)
 
 
 def test_a_run_that_was_started_elsewhere_is_not_blessed_here(tmp_path):
@@ -114,12 +118,12 @@ def test_a_run_that_was_started_elsewhere_is_not_blessed_here(tmp_path):
 
 
 def test_with_several_candidates_one_must_be_chosen():
-    made = [{"verdict": "pass", "candidate_id": name} for name in ("a", "b")]
+    made = [an_artifact(candidate_id=name) for name in ("a", "b")]
     with pytest.raises(NotBlessed, match="--candidate-id; the run has a, b"):
         blessing.choose(made, None)
     assert blessing.choose(made, "b") == made[1]
     with pytest.raises(NotBlessed, match="one candidate, without an id; leave --candidate-id out"):
-        blessing.choose([{"verdict": "pass", "candidate_id": None}], "b")
+        blessing.choose([an_artifact()], "b")
 
 
 # Being compared with it
@@ -132,7 +136,7 @@ def test_every_baseline_attempt_comes_from_the_file_and_none_is_run(tmp_path):
     assert plan.arms[0].name == "baseline"
     assert set(reuse.cached) == baseline
     assert {(r.arm, r.run_id, r.cached) for r in reuse.cached.values()} == {("baseline", plan.run_id, True)}
-    info = plan.info("lane")
+    info = plan.info()
     assert (info.baseline, info.baseline_run_id) == ("skill", "old")
     assert any("candidate of run old" in text for text in plan.warnings)
 
@@ -193,7 +197,7 @@ def test_a_suite_of_which_nothing_is_left_is_refused(tmp_path):
         ({"models": ("openai:other",)}, f"has no attempts of openai:other; it was blessed with {MODEL}"),
         ({"pass_k": 3}, "has 2 attempts a task"),
         ({"skill_mode": "mount"}, "--skill-mode None, not mount"),
-        ({"settings": ModelSettings(params={"temperature": 0})}, f"program of {MODEL} were others"),
+        ({"params": {"temperature": 0}}, f"program of {MODEL} were others"),
         ({"no_baseline": True}, "excludes --baseline-path and --no-baseline"),
     ],
 )
@@ -230,10 +234,10 @@ def test_candidates_that_meet_the_same_blessed_baseline_are_counted_where_a_cach
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "Invalid JSON"),
+        ("", "invalid JSON"),
         ("[]", "file: "),
-        ('{"format": "other"}', "format: Input should be 'uplift-baseline'"),
-        ("{" * 5000, "Invalid JSON"),
+        ('{"format": "other"}', "format: is 'other'; must be 'uplift-baseline'"),
+        ("{" * 5000, "invalid JSON"),
         ('{"truth_anchor": "x.json"}', "is the artifact of a run; `uplift bless RUN` makes a baseline"),
     ],
 )
@@ -251,7 +255,7 @@ def test_a_record_outside_its_range_is_refused(tmp_path):
     content = json.loads(path.read_text())
     content["records"][0]["score"] = 7
     path.write_text(json.dumps(content))
-    with pytest.raises(NotBlessed, match=r"records\.0\.score"):
+    with pytest.raises(NotBlessed, match=r"records\[0\]\.score"):
         evaluated(tmp_path, path)
 
 

@@ -80,6 +80,7 @@ def test_keys_and_passwords_are_found_and_never_shown(tmp_path: Path) -> None:
         ("claude-code", "key for claude-code"),
         ("openai:gpt-4o", "key for openai"),
         ("command:codex", "codex"),
+        ("command:gemini:gemini-2.5-pro", "key for command:gemini"),
         ("command:mine", "command:mine"),
     ],
 )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from judges import contains
-from judges.judgment import Completion
+from judges.checks import contains
 from judges.spec import Contains
-from producer import skills, suite
+from producer.skills import skill as skills
+from producer.suites import suite
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RELEASE_NOTES = EXAMPLES / "release-notes"
@@ -61,8 +61,8 @@ def test_the_release_notes_suite_covers_three_tiers_and_its_two_skills_differ() 
 def test_notes_that_follow_the_skill_pass_and_a_copy_of_the_prompt_does_not(task) -> None:
     assert isinstance(task.judge, Contains)
 
-    good = contains.judge(task.judge, Completion(text=GOOD_NOTES[task.id]))
-    lazy = contains.judge(task.judge, Completion(text=task.prompt))
+    good = contains.judged(task.judge, GOOD_NOTES[task.id])
+    lazy = contains.judged(task.judge, task.prompt)
 
     assert good.passed, good.details
     assert not lazy.passed

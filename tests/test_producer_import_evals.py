@@ -8,9 +8,10 @@ import pytest
 from running import standalone, uplift
 
 from judges.spec import Rubric
-from producer import suite
-from producer.importers import evals_json, writing
-from producer.importers.found import Unimportable
+from producer.importers import evals_json
+from producer.importers import imported as writing
+from producer.importers.imported import Unimportable
+from producer.suites import suite
 
 SKILL_CREATOR = {
     "skill_name": "csv-cleaner",
@@ -124,13 +125,17 @@ def test_what_cannot_be_judged_is_left_out_by_name_and_counted(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "1:1  invalid JSON: the text ends here; a value is missing"),
-        ('{"evals": [}', "1:12  evals[0]: invalid JSON: '}' cannot start a value"),
-        ('{\n "evals": [1,]\n}', "2:14  evals[1]: invalid JSON: ']' cannot start a value"),
-        ('{"evals": [NaN]}', "1:12  evals[0]: invalid JSON: 'NaN' is no value; texts need quotes"),
-        ('{"evals": []} x', "1:15  text follows the end of the JSON; remove it"),
-        ('{"evals": [], "evals": []}', "1:15  evals: duplicate key 'evals'; keep one of them"),
-        ("[" * 50, "1:34  [0][0][0]"),
+        ("", "1:1  invalid JSON: expecting value"),
+        ('{"evals": [}', "1:12  invalid JSON: expecting value"),
+        ('{\n "evals": [1,]\n}', "2:1"),
+        ('{"evals": [NaN]}', "1:12  invalid JSON: NaN is no value; texts need quotes"),
+        ('{"evals": []} x', "1:15  invalid JSON: extra data"),
+        (
+            '{"evals": [], "evals": []}',
+            "1:15  evals: duplicate key 'evals', first on line 1; keep one of them",
+        ),
+        ("[" * 50 + "]" * 50, "1:33  [0][0][0]"),
+        ("[" * 100_000, "1:1  nested too deeply"),
         ("[1]", "1:1  is a list; must be a mapping with skill_name and evals"),
         ("{}", "1:1  evals: is missing; must be a list of evals"),
         ('{"evals": {}}', "1:11  evals: is a mapping; must be a list"),
@@ -150,7 +155,7 @@ def test_what_cannot_be_judged_is_left_out_by_name_and_counted(tmp_path: Path) -
         ),
         (
             '{"evals": [{"prompt": "a\nb"}]}',
-            "1:23  evals[0].prompt: invalid JSON: this text in quotes has no end",
+            "1:25  invalid JSON: invalid control character",
         ),
         (
             '{"evals": [{"prompt": "a", "assertions": ["x"], "files": ["../../secret"]}]}',

@@ -6,9 +6,9 @@ import pytest
 from running import SKILL, standalone, uplift
 
 from judges.spec import Pytest
-from producer import suite
-from producer.importers import harbor, writing
-from producer.importers.found import Found, Unimportable
+from producer.importers import harbor, imported
+from producer.importers.imported import Found, Unimportable
+from producer.suites import suite
 
 TOML = """version = "1.0"
 
@@ -71,7 +71,7 @@ def left_out(found: Found) -> str:
 def test_a_task_without_a_container_becomes_a_pytest_task(tmp_path: Path) -> None:
     a_task(tmp_path / "set" / "primes-1")
     found = harbor.convert(tmp_path / "set")
-    (task,) = suite.load(writing.write(found, tmp_path / "out")).tasks
+    (task,) = suite.load(imported.write(found, tmp_path / "out")).tasks
     assert (task.id, task.prompt, task.tier, task.tags) == (
         "primes-1",
         "List the primes below 10.\n",
@@ -95,7 +95,7 @@ def test_one_tasks_own_folder_can_be_imported_too(tmp_path: Path) -> None:
 
 def test_files_of_the_environment_are_given_to_the_agent(tmp_path: Path) -> None:
     folder = a_task(tmp_path / "primes", environment__dataDOTcsv="a,b\n")
-    (task,) = suite.load(writing.write(harbor.convert(folder), tmp_path / "out")).tasks
+    (task,) = suite.load(imported.write(harbor.convert(folder), tmp_path / "out")).tasks
     assert task.files == ("fixtures/primes/files/data.csv",)
 
 
@@ -178,7 +178,7 @@ def test_a_folder_without_tasks_is_told(tmp_path: Path) -> None:
 def test_text_that_a_suite_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     found = harbor.convert(a_task(tmp_path / "primes", instructionDOTmd="ring \x07 it\n"))
     with pytest.raises(Unimportable, match=r"tasks\[0\]\.prompt: forbidden character U\+0007"):
-        writing.write(found, tmp_path / "out")
+        imported.write(found, tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["primes"]
 
 

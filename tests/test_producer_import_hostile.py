@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from test_producer_import_evals import SKILL_CREATOR
 from test_producer_import_promptfoo import CONFIG
 
-from producer import located_yaml, suite
-from producer.importers import evals_json, promptfoo, writing
-from producer.importers.found import Found, Unimportable
+from producer.importers import evals_json, imported, promptfoo
+from producer.importers.imported import Found, Unimportable
+from producer.suites import suite, yaml_file
 
 EVALS = json.dumps(
     {**SKILL_CREATOR, "evals": [{**each, "files": []} for each in SKILL_CREATOR["evals"]]}, indent=1
@@ -44,7 +44,7 @@ def ends_well(parent: Path, convert: Callable[[Path], Found], name: str, text: s
     source.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
         found = convert(source)
-        path = writing.write(found, home / "out")
+        path = imported.write(found, home / "out")
     except Unimportable:
         assert [entry.name for entry in home.iterdir()] == [name]
         return
@@ -93,7 +93,7 @@ def test_a_source_damaged_anywhere_ends_well(
 def test_any_value_in_any_place_of_a_configuration_ends_well(
     tmp_path_factory: pytest.TempPathFactory, steps: tuple[Any, ...], value: Any
 ) -> None:
-    root = located_yaml.parse(CONFIG, "config").root
+    root = yaml_file.parse(CONFIG, "config").root
     assert root is not None
     content = copy.deepcopy(root.value)
     holder = content

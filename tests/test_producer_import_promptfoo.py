@@ -9,9 +9,9 @@ from running import SKILL, standalone, uplift
 
 from judges import judge
 from judges.judgment import Completion, Workspace
-from producer import suite
-from producer.importers import promptfoo, writing
-from producer.importers.found import Found, Unimportable
+from producer.importers import imported, promptfoo
+from producer.importers.imported import Found, Unimportable
+from producer.suites import suite
 
 # Written after promptfoo's public documentation: prompts inline and in a file, defaults, variables, many assertions.
 CONFIG = """# yaml-language-server: $schema=https://promptfoo.dev/config-schema.json
@@ -229,7 +229,7 @@ async def test_a_mixture_becomes_one_pytest_judge_with_a_test_for_each_assertion
     )
     found = promptfoo.convert(path)
     assert (found.assertion_count, found.assertions_left_out) == (7, 0)
-    made = suite.load(writing.write(found, tmp_path / "out"))
+    made = suite.load(imported.write(found, tmp_path / "out"))
     (task,) = made.tasks
     judgment = await judge(task.judge, Completion(text=text), no_model, Workspace(suite=tmp_path / "out"))
     assert judgment.score == pytest.approx((7 - len(failing)) / 7), judgment.details

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import execution_plan, ranking, skills
-from producer.execution_plan import ExecutionPlan, PlanFailed
-from producer.ranking import InvalidRanking
-from producer.skills import InvalidSkill, Skill
-from workers.bundles import pack_files
+from producer.skills import edit_plan, ranking, skill
+from producer.skills.edit_plan import ExecutionPlan, PlanFailed
+from producer.skills.ranking import InvalidRanking, NobodyCanApply
+from producer.skills.skill import InvalidSkill, Skill
+from workers.store.bundles import pack_files
 
 HEAD = "---\nname: notes\ndescription: Writes notes.\n---\n"
 TARGET = f"{HEAD}\n# Notes\n\nIntro.\n\n## Steps\n\nOne.\n\n### Detail\n\nFine.\n\n## Tone\n\nWarm.\n"
@@ -39,10 +40,17 @@ def a_ranking_file(folder: Path, *candidates: dict[str, Any], text: str = TARGET
     return path
 
 
+def only_skill(path: Path) -> Skill:
+    """What the one candidate of a ranking becomes."""
+    loaded = ranking.load(path)
+    (entry,) = ranking.select(loaded, ["all"])
+    ranking.score(loaded, entry)
+    return ranking.skill(loaded, entry, ranking.baseline(loaded))
+
+
 def the_skill(folder: Path, **fields: Any) -> Skill:
     """What a candidate with these fields becomes."""
-    loaded = ranking.load(a_ranking_file(folder, a_candidate(**fields)))
-    return ranking.skill(loaded, loaded.candidates[0], ranking.baseline(loaded))
+    return only_skill(a_ranking_file(folder, a_candidate(**fields)))
 
 
 def complaint_about(path: Path) -> str:
@@ -59,7 +67,7 @@ def a_plan(action: str, heading: str | None = None, *lines: str) -> ExecutionPla
 
 
 def applied(action: str, heading: str | None, *lines: str, to: str = TARGET) -> str:
-    return execution_plan.apply(a_plan(action, heading, *lines), to)
+    return edit_plan.apply(a_plan(action, heading, *lines), to)
 
 
 def test_a_ranking_holds_a_run_a_target_and_candidates_whatever_else_it_says(tmp_path: Path) -> None:
@@ -69,8 +77,9 @@ def test_a_ranking_holds_a_run_a_target_and_candidates_whatever_else_it_says(tmp
 
     loaded = ranking.load(path)
 
-    assert (loaded.run_id, loaded.target) == ("r1", "skill")
-    assert [(each.id, each.score) for each in loaded.candidates] == [("c1", 7.5), ("c2", 3.0)]
+    assert (loaded.run_id, loaded.lane, loaded.target) == ("r1", "generic-skill", "skill")
+    chosen = ranking.select(loaded, ["all"])
+    assert [(each.id, ranking.score(loaded, each)) for each in chosen] == [("c1", 7.5), ("c2", 3.0)]
     assert ranking.baseline(loaded).text == TARGET
 
 
@@ -85,7 +94,7 @@ def test_candidates_are_chosen_by_id_once_each_in_the_order_asked_for_or_all(tmp
     with pytest.raises(InvalidRanking) as raised:
         ranking.select(loaded, ["idea-1", "idea_2"])
     assert str(raised.value).endswith(
-        ": no candidate 'idea_2'; there are 'idea-0', 'idea-1', 'idea-2'; did you mean 'idea-2'?"
+        ": no candidate 'idea_2'; there are 'idea-0', 'idea-1', 'idea-2' (did you mean idea-2?)"
     )
 
 
@@ -98,7 +107,7 @@ def test_given_text_becomes_the_skill_and_the_rest_of_the_targets_folder_stays(
     made = the_skill(tmp_path, **{field: text})
 
     assert made.text == text
-    assert skills.bundle(made) == pack_files(
+    assert skill.bundle(made) == pack_files(
         {f"{made.name}/SKILL.md": text.encode(), f"{made.name}/tone.md": b"Warm.\n"}
     )
 
@@ -192,6 +201,7 @@ def test_a_candidate_without_a_text_of_its_own_is_an_error_and_never_a_silent_co
         (f"{HEAD}\ud800", r"candidate 'c1':5: control character '\ud800'"),
         (f"{HEAD}{'x' * 2_000_000}", "candidate 'c1': more than 1048576 bytes"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_text_that_is_not_a_skill_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(InvalidSkill) as raised:
@@ -200,13 +210,171 @@ def test_a_text_that_is_not_a_skill_is_refused_by_name(tmp_path: Path, text: str
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("", "is empty"), ("# No front matter\n", "no front matter")]
+    ("text", "complaint"), [("", "is empty"), ("---\nname: x\n", "the front matter is not closed")]
 )
 def test_a_baseline_that_is_empty_or_no_skill_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:
     loaded = ranking.load(a_ranking_file(tmp_path, text=text))
 
     with pytest.raises(InvalidSkill, match=complaint):
         ranking.baseline(loaded)
+
+
+def test_neither_a_baseline_nor_a_candidate_needs_a_front_matter(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# By path\n")
+    texts = {"content": "# By content\n", "skill_path": "other.md"}
+    path = a_ranking_file(
+        tmp_path, *({"id": field, "score": 7, field: text} for field, text in texts.items()), text="# Notes\n"
+    )
+    loaded = ranking.load(path)
+    target = ranking.baseline(loaded)
+
+    made = [ranking.skill(loaded, entry, target) for entry in ranking.select(loaded, ["all"])]
+
+    assert [one.text for one in made] == ["# By content\n", "# By path\n"]
+    assert {one.name for one in (target, *made)} == {"skill"}
+    assert all("no front matter" in one.warnings[0] for one in (target, *made))
+    assert skill.bundle(target) == pack_files({"skill/SKILL.md": b"# Notes\n", "skill/tone.md": b"Warm.\n"})
+
+
+def a_plan_for(target_path: str | Path, *lines: str) -> dict[str, Any]:
+    plan = {"action": "append_markdown_section", "section_heading": "More", "content_lines": list(lines)}
+    return {"target_path": str(target_path), "execution_plan": plan}
+
+
+@pytest.mark.parametrize("how", ["relative", "absolute", "beside the ranking"])
+def test_a_plan_edits_the_file_that_target_path_names_and_no_other(tmp_path: Path, how: str) -> None:
+    names = {
+        "relative": "tone.md",
+        "absolute": tmp_path / "skill/tone.md",
+        "beside the ranking": "skill/tone.md",
+    }
+
+    made = the_skill(tmp_path, **a_plan_for(names[how], "Cool."))
+
+    assert made.text == TARGET
+    assert skill.bundle(made) == pack_files(
+        {"notes/SKILL.md": TARGET.encode(), "notes/tone.md": b"Warm.\n\n## More\n\nCool.\n"}
+    )
+
+
+@pytest.mark.parametrize("name", ["SKILL.md", "skill/SKILL.md", "skill", "", None])
+def test_a_target_path_that_is_the_skill_itself_is_its_skill_md(tmp_path: Path, name: str | None) -> None:
+    fields = a_plan_for("", "Cool.") | {"target_path": name}
+
+    assert the_skill(tmp_path, **fields).text == f"{TARGET}\n## More\n\nCool.\n"
+
+
+def test_an_edit_shows_under_every_name_that_the_file_has(tmp_path: Path) -> None:
+    a_ranking_file(tmp_path)
+    (tmp_path / "skill/link.md").symlink_to("tone.md")
+
+    made = skill.bundle(the_skill(tmp_path, **a_plan_for("link.md", "Cool.")))
+
+    edited = b"Warm.\n\n## More\n\nCool.\n"
+    assert made == pack_files(
+        {"notes/SKILL.md": TARGET.encode(), "notes/tone.md": edited, "notes/link.md": edited}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("../ranking.json", "is no part of the skill skill"),
+        ("/etc/passwd", "is no part of the skill skill"),
+        ("out.md", "is no part of the skill skill"),
+        ("none.md", "target_path: no such file: 'none.md'"),
+        ("a\0b", "target_path: no such file"),
+        ("x" * 5000, "target_path: no such file"),
+        ("notes", "target_path: no such file"),
+    ],
+    ids=lambda name: name[:12],
+)
+def test_a_target_path_outside_of_the_skill_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
+    a_ranking_file(tmp_path)
+    (tmp_path / "skill/notes").mkdir()
+    (tmp_path / "skill/out.md").symlink_to("../ranking.json")
+
+    with pytest.raises(InvalidRanking, match=complaint):
+        the_skill(tmp_path, **a_plan_for(name, "x"))
+
+
+def test_an_edit_of_what_no_model_is_given_is_refused(tmp_path: Path) -> None:
+    a_ranking_file(tmp_path)
+    (tmp_path / "skill/evals").mkdir()
+    (tmp_path / "skill/evals/suite.yaml").write_text("tasks: []\n")
+    (tmp_path / "skill/secret.md").write_text("what the suite expects\n")
+
+    made = the_skill(tmp_path, **a_plan_for("evals/suite.yaml", "x"))
+    with pytest.raises(InvalidSkill, match="is not handed to a model"):
+        skill.bundle(made)
+
+    hidden = the_skill(tmp_path, **a_plan_for("secret.md", "x"))
+    assert skill.bundle(hidden) != skill.bundle(ranking.baseline(ranking.load(tmp_path / "ranking.json")))
+    with pytest.raises(InvalidSkill, match="is not handed to a model"):
+        skill.bundle(hidden, without=[tmp_path / "skill/secret.md"])
+
+
+def test_a_whole_text_for_another_file_than_the_skill_md_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRanking, match=r"gives a whole SKILL.md, but its target_path is 'tone.md'"):
+        the_skill(tmp_path, content=f"{HEAD}Other.\n", target_path="tone.md")
+
+
+def test_an_edit_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
+    a_ranking_file(tmp_path)
+    (tmp_path / "skill/picture.png").write_bytes(b"\xff\xfe")
+
+    for fields in (
+        a_plan_for("picture.png", "x"),
+        a_plan_for("tone.md", "\x1b"),
+        a_plan_for("tone.md", "x" * 2**20),
+    ):
+        with pytest.raises(InvalidSkill):
+            the_skill(tmp_path, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"execution_plan": {"action": "unsupported_manual_refactor", "notes": "later"}},
+            "unsupported_manual_refactor",
+        ),
+        (
+            {"execution_plan": {"action": "unsupported_manual_test_addition"}},
+            "unsupported_manual_test_addition",
+        ),
+        ({**a_plan_for("none.md", "x"), "executor_support": False}, "executor_support is false"),
+        ({"executor_support": False, "score": 9}, "executor_support is false"),
+    ],
+)
+def test_a_candidate_that_says_so_itself_is_nothing_that_anybody_can_apply(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(NobodyCanApply, match=said):
+        the_skill(tmp_path, **fields)
+
+
+def test_a_text_needs_nobody_who_applies_it(tmp_path: Path) -> None:
+    assert the_skill(tmp_path, body=f"{HEAD}Other.\n", executor_support=False).text == f"{HEAD}Other.\n"
+
+
+def test_what_nobody_asked_for_may_be_anything(tmp_path: Path) -> None:
+    others = [
+        7,
+        None,
+        {},
+        {"id": 7},
+        {"id": "x", "score": "high"},
+        {"id": "x"},
+        {"id": "y", "execution_plan": []},
+    ]
+    loaded = ranking.load(a_ranking_file(tmp_path, *others, a_candidate()))
+
+    (entry,) = ranking.select(loaded, ["c1"])
+
+    assert ranking.skill(loaded, entry, ranking.baseline(loaded)).text == f"{HEAD}Other.\n"
+    with pytest.raises(InvalidRanking, match=r"scored_candidates\[0\]: "):
+        ranking.select(loaded, ["all"])
 
 
 def test_a_baseline_that_is_missing_is_an_error(tmp_path: Path) -> None:
@@ -219,36 +387,12 @@ def test_a_baseline_that_is_missing_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"run_id": 7}, ": run_id: input should be a valid string, not 7"),
+        ({"run_id": 7}, ": run_id: is 7; must be text"),
         ({"target": "skill"}, ": target: "),
-        ({"target": {}}, ": target.path: field required"),
-        ({"scored_candidates": []}, ": scored_candidates: list should have at least 1 item"),
-        ({"scored_candidates": [{"id": "c1"}]}, ": scored_candidates[0].score: field required"),
-        (
-            {"scored_candidates": [{"id": "c1", "score": "7"}]},
-            ': scored_candidates[0].score: input should be a valid number, not "7"',
-        ),
-        ({"scored_candidates": [{"id": "c1", "score": True}]}, ": scored_candidates[0].score: "),
-        ({"scored_candidates": [{"id": "c1", "score": None}]}, ": scored_candidates[0].score: "),
-        ({"scored_candidates": [{"id": "c1", "score": 10**400}]}, ": scored_candidates[0].score: "),
-        ({"scored_candidates": [{"id": "", "score": 1}]}, ": scored_candidates[0].id: "),
-        (
-            {"scored_candidates": [{"id": "a\x1b[2J", "score": 1}]},
-            ": scored_candidates[0].id: must be printable",
-        ),
-        (
-            {"scored_candidates": [{"id": "c", "score": 1}, {"id": "c", "score": 2}]},
-            ": scored_candidates[1].id: 'c' occurs twice; ids are unique",
-        ),
-        ({"scored_candidates": [a_candidate(content=7)]}, ": scored_candidates[0].content: "),
-        (
-            {"scored_candidates": [a_candidate(execution_plan={"action": "delete", "content_lines": ["x"]})]},
-            ": scored_candidates[0].execution_plan.action: input should be 'append_markdown_section'",
-        ),
-        (
-            {"scored_candidates": [a_candidate(execution_plan={"action": "insert_before_section"})]},
-            ": scored_candidates[0].execution_plan.content_lines: field required",
-        ),
+        ({"target": {}}, ": target.path: is missing"),
+        ({"scored_candidates": []}, ": scored_candidates: must hold at least one entry"),
+        ({"lane": 7}, ": lane: is 7; must be text"),
+        ({"lane": ""}, ": lane: "),
     ],
 )
 def test_a_wrong_shape_is_named_by_its_json_path(
@@ -258,17 +402,54 @@ def test_a_wrong_shape_is_named_by_its_json_path(
 
 
 @pytest.mark.parametrize(
+    ("candidate", "complaint"),
+    [
+        ({"id": "c1"}, "[0].score: is missing"),
+        ({"id": "c1", "score": "7"}, "[0].score: is '7'; must be a number"),
+        ({"id": "c1", "score": True}, "[0].score: "),
+        ({"id": "c1", "score": None}, "[0].score: "),
+        ({"id": "c1", "score": 10**400}, "[0].score: "),
+        ({"id": "", "score": 1}, "[0].id: "),
+        ({"id": "a\x1b[2J", "score": 1}, "[0].id: is 'a\\x1b[2J'; must be printable"),
+        (a_candidate(content=7), "[0].content: "),
+        (a_candidate(target_path=["a"]), "[0].target_path: "),
+        (
+            a_candidate(execution_plan={"action": "delete", "content_lines": ["x"]}),
+            "[0].execution_plan.action: is 'delete'; must be 'append_markdown_section'",
+        ),
+        (a_candidate(execution_plan=[]), "[0].execution_plan: "),
+    ],
+)
+def test_a_wrong_candidate_is_named_by_its_json_path_once_it_is_asked_for(
+    tmp_path: Path, candidate: dict[str, Any], complaint: str
+) -> None:
+    path = a_ranking_file(tmp_path, candidate)
+
+    with pytest.raises(InvalidRanking) as raised:
+        only_skill(path)
+    assert str(raised.value).removeprefix(f"{path}: scored_candidates").startswith(complaint)
+
+
+@pytest.mark.parametrize("wanted", ["c", "all"])
+def test_an_id_that_occurs_twice_cannot_be_asked_for(tmp_path: Path, wanted: str) -> None:
+    loaded = ranking.load(a_ranking_file(tmp_path, {"id": "c", "score": 1}, {"id": "c", "score": 2}))
+
+    with pytest.raises(InvalidRanking, match=r"scored_candidates\[1\].id: 'c' occurs twice; ids are unique"):
+        ranking.select(loaded, [wanted])
+
+
+@pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b'{\n "run_id": x}', ":2:12: not JSON: expecting value"),
-        (b"", ":1:1: not JSON: expecting value"),
-        (b"[]", ": the top level: input should be"),
-        (b"null", ": the top level: input should be"),
+        (b'{\n "run_id": x}', ": not JSON: Expecting value at line 2, column 12"),
+        (b"", ": not JSON: Expecting value at line 1, column 1"),
+        (b"[]", ": the top level: must be a mapping"),
+        (b"null", ": the top level: must be a mapping"),
         (b'{"run_id": "\xff"}', ": not UTF-8 text (byte 12)"),
-        (b'{"score": NaN}', ": not standard JSON: NaN is not a number that JSON knows"),
-        (b'{"id": 1, "id": 2}', ": not standard JSON: key 'id' occurs twice in one object"),
-        (b"[" * 200_000, ": nested too deeply"),
-        (b'{"score": ' + b"9" * 5000 + b"}", ": not standard JSON: "),
+        (b'{"score": NaN}', ": not JSON: NaN is not a JSON number"),
+        (b'{"id": 1, "id": 2}', ": not usable as JSON: key 'id' occurs twice"),
+        (b"[" * 200_000, ": not usable as JSON: nested too deeply"),
+        (b'{"score": ' + b"9" * 5000 + b"}", ": not usable as JSON: "),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -286,8 +467,10 @@ def test_a_ranking_that_is_missing_a_folder_or_huge_is_refused_in_one_line(tmp_p
         file.truncate(1 << 40)
 
     assert "ranking not found" in complaint_about(tmp_path / "none.json")
-    assert "cannot be read: Is a directory" in complaint_about(tmp_path)
-    assert "more than 16777216 bytes" in complaint_about(tmp_path / "huge.json")
+    assert "cannot be read: it is a folder" in complaint_about(tmp_path)
+    assert "it holds 1,099,511,627,776 bytes; at most 16 MiB are allowed" in complaint_about(
+        tmp_path / "huge.json"
+    )
 
 
 def test_append_puts_a_section_at_the_end_with_one_blank_line_before_it() -> None:
@@ -335,6 +518,36 @@ def test_front_matter_is_updated_and_the_body_stays() -> None:
         applied("update_yaml_frontmatter", None, "words")
 
 
+def update(updates: dict[str, Any], **fields: Any) -> str:
+    plan = {"action": "update_yaml_frontmatter", "frontmatter_updates": updates, **fields}
+    return edit_plan.apply(ExecutionPlan.model_validate(plan), TARGET)
+
+
+def test_front_matter_updates_may_be_a_mapping() -> None:
+    made = update({"description": "Writes: ümlauts\nand 任务.", "metadata": {"a": ["x", 1]}, "license": None})
+
+    head, body = made[4:].split("\n---\n", 1)
+    assert yaml.safe_load(head) == {
+        "name": "notes",
+        "description": "Writes: ümlauts\nand 任务.",
+        "metadata": {"a": ["x", 1]},
+        "license": None,
+    }
+    assert body == TARGET.removeprefix(HEAD)
+
+
+def test_front_matter_updates_that_are_empty_doubled_or_too_deep_are_refused() -> None:
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(PlanFailed, match="at most 32 are allowed"):
+        update({"metadata": deep})
+    with pytest.raises(PlanFailed, match="both given"):
+        update({"license": "MIT"}, content_lines=["license: MIT"])
+    with pytest.raises(PlanFailed, match="frontmatter_updates is empty"):
+        update({})
+
+
 @pytest.mark.parametrize(
     "action", ["append_markdown_section", "replace_markdown_section", "insert_before_section"]
 )
@@ -371,7 +584,7 @@ def test_headings_are_found_in_every_form_but_not_in_the_front_matter() -> None:
     matter = "---\nname: n\n# Comment\ndescription: d\n---\n"
     text = matter + "One\n===\nTwo  two\n---\n  ### Three ###\n#\n# C#\n---\n"
 
-    found = [(heading.level, heading.text) for heading in execution_plan.headings(text)]
+    found = [(heading.level, heading.text) for heading in edit_plan.headings(text)]
 
     assert found == [(1, "One"), (2, "Two two"), (3, "Three"), (1, ""), (1, "C#")]
 
@@ -387,8 +600,8 @@ def test_a_section_that_is_not_there_lists_those_that_are() -> None:
         applied("replace_markdown_section", "Tones")
 
     assert str(raised.value) == (
-        "no section 'Tones'; headings here: '# Notes', '## Steps', '### Detail', '## Tone'; "
-        "did you mean 'Tone'?"
+        "no section 'Tones'; headings here: '# Notes', '## Steps', '### Detail', '## Tone' "
+        "(did you mean Tone?)"
     )
     with pytest.raises(PlanFailed, match="no section '# Tone'"):
         applied("replace_markdown_section", "# Tone")
@@ -422,11 +635,11 @@ def test_blank_lines_are_no_content() -> None:
 )
 def test_an_edit_never_touches_what_stands_before_its_section(text: str, action: str) -> None:
     whole = text + "\n\n```\n```\n-->\n\n# Zz\n\nold\n"
-    before = [heading.text for heading in execution_plan.headings(whole)]
+    before = [heading.text for heading in edit_plan.headings(whole)]
     if before.count("Zz") != 1:
         return  # an open fence or comment swallowed the section
 
     made = applied(action, "Zz", "new", to=whole)
 
     assert made.replace("\r\n", "\n").startswith(whole[: whole.index("# Zz")].replace("\r\n", "\n"))
-    assert "Zz" in [heading.text for heading in execution_plan.headings(made)]
+    assert "Zz" in [heading.text for heading in edit_plan.headings(made)]

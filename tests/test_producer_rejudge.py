@@ -9,19 +9,19 @@ import pytest
 from builders import a_record
 from running import a_suite, standalone, uplift, worker
 
-from aggregate import artifact as artifacts
-from aggregate.run_info import RunInfo
+from aggregate.artifact import build as artifacts
+from aggregate.artifact import file
+from aggregate.records.run_info import CandidateInfo, RunInfo
 from judges.judgment import Completion
-from producer import grounds, rejudging
-from producer.collect import write_lines, write_records
-from producer.grounds import Grounds
-from producer.options import InvalidOption
-from producer.places import Places
-from producer.rejudging import Wishes
-from producer.suite import load
-from producer.workspaces import Workspaces
-from workers.bundles import pack_files
-from workers.store import Store, UnknownRun
+from producer.baselines import fingerprints
+from producer.baselines.fingerprints import Grounds
+from producer.runs import rejudge as rejudging
+from producer.runs.collect import Workspaces, write_lines, write_records
+from producer.settings.run_settings import InvalidOption, RunSettings
+from producer.state_root import Places
+from producer.suites.suite import load
+from workers.store.bundles import pack_files
+from workers.store.run_store import Store, UnknownRun
 
 MODEL = "anthropic:some-model"
 PRICED = "sim:baseline=0.5,candidate=1,seed=3,cost=0.01"
@@ -34,7 +34,7 @@ def a_run(folder, *records, tasks=2, **fields):
     write_records(places.records("old"), records)
     write_lines(places.tasks("old"), (task.model_dump_json(by_alias=True) for task in load(suite).tasks))
     (made,) = artifacts.build(info, records)
-    artifacts.write(made, places.artifact("old"))
+    file.write(made, places.artifact("old"))
     return made, places
 
 
@@ -68,27 +68,68 @@ def a_stricter(suite, *, task=0):
 
 
 def test_the_plan_has_the_arms_models_and_rules_of_the_old_run(tmp_path):
-    made, places = a_run(tmp_path, a_record("task-0"), margin=0.1, gate="decision", baseline="bare")
-    plan = rejudging.plan([made], places, Wishes())
+    made, places = a_run(
+        tmp_path, a_record("task-0"), margin=0.1, gate="decision", gate_cost="+5%", baseline="bare"
+    )
+    plan = rejudging.plan([made], places, RunSettings())
     assert [arm.name for arm in plan.arms] == ["baseline", "candidate"]
     assert plan.options.models == (MODEL,)
-    assert (plan.options.margin, plan.options.gate) == (0.1, "decision")
-    info = plan.info("lane")
+    assert (plan.options.margin, plan.options.gate, plan.options.gate_cost) == (0.1, "decision", "+5%")
+    assert rejudging.plan([made], places, RunSettings(gate_cost="+7%")).info().gate_cost == "+7%"
+    info = plan.info()
     assert (info.baseline, info.rejudged_from) == ("bare", "old")
     assert info.run_id != "old"
 
 
+def test_judged_again_with_nothing_changed_a_run_ends_as_it_did(tmp_path):
+    """A weak baseline that was forgiven stays forgiven, and a candidate that was let in stays in."""
+    both = [a_record("task-0", arm="candidate"), a_record("task-0", arm="baseline", outcome="failed")]
+    candidates = (CandidateInfo(candidate_id="c", score=3.0),)
+    made, places = a_run(
+        tmp_path, *both, weak_baseline="warn", eval_threshold=2.0, candidates=candidates, tasks=1
+    )
+    assert made.verdict == "pass"
+    (again,) = artifacts.build(rejudging.plan([made], places, RunSettings()).info(), both)
+    assert again.verdict == "pass"
+    strict = rejudging.plan([made], places, RunSettings(weak_baseline="error"))
+    assert strict.info().weak_baseline == "error"
+
+
+def test_a_config_is_for_runs_that_start_and_not_for_a_run_that_is_judged_again(tmp_path):
+    a_run(tmp_path, a_record("task-0"), margin=0.1, gate="decision")
+    (tmp_path / "uplift.toml").write_text('margin = 0.3\ngate = "regression"\ngate_cost = "+3%"\n')
+    rejudge(tmp_path, "old")
+    again = artifacts_of(tmp_path)["old"]
+    assert (again["margin"], again["gate"], again["gate_cost"]) == (0.1, "decision", None)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        (
+            {"gate_cost": "10"},
+            "--gate-cost: '10' says not how much more it may cost; write it as in [+]10%",
+        ),
+        ({"margin": 5.0}, "--margin is 5.0; must be below 1"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_before_anything_is_judged(tmp_path, wishes, words):
+    a_run(tmp_path, a_record("task-0"))
+    with pytest.raises(InvalidOption, match=words):
+        RunSettings.checked(wishes)
+
+
 def test_a_run_without_a_baseline_stays_without_one(tmp_path):
     made, places = a_run(tmp_path, a_record("task-0"), baseline="none")
-    plan = rejudging.plan([made], places, Wishes())
+    plan = rejudging.plan([made], places, RunSettings())
     assert [arm.name for arm in plan.arms] == ["candidate"]
-    assert plan.info("lane").baseline == "none"
+    assert plan.info().baseline == "none"
 
 
 def test_tasks_that_the_run_did_not_have_are_left_out_and_named_with_their_place(tmp_path):
     made, places = a_run(tmp_path, a_record("task-0"))
     larger = a_suite(tmp_path / "other", 3)
-    plan = rejudging.plan([made], places, Wishes(task_suite=larger))
+    plan = rejudging.plan([made], places, RunSettings(task_suite=larger))
     assert [task.id for task in plan.suite.tasks] == ["task-0", "task-1"]
     (line,) = [text for text in plan.warnings if "no completions" in text]
     assert line.startswith(f"{larger}:12:9  tasks[2]: ")
@@ -98,7 +139,7 @@ def test_a_prompt_that_has_changed_is_judged_all_the_same_with_a_warning_at_its_
     made, places = a_run(tmp_path, a_record("task-0"))
     suite = a_suite(tmp_path / "other", 2)
     suite.write_text(suite.read_text().replace("Say word1.", "Shout word1."))
-    plan = rejudging.plan([made], places, Wishes(task_suite=suite))
+    plan = rejudging.plan([made], places, RunSettings(task_suite=suite))
     assert len(plan.suite.tasks) == 2
     (line,) = [text for text in plan.warnings if "earlier version of this prompt" in text]
     assert line.startswith(f"{suite}:8:9  tasks[1]: ")
@@ -109,21 +150,21 @@ def test_a_suite_without_any_task_of_the_run_is_refused(tmp_path):
     other = a_suite(tmp_path / "other", 1)
     other.write_text(other.read_text().replace("task-0", "elsewhere"))
     with pytest.raises(InvalidOption, match="no task of run old"):
-        rejudging.plan([made], places, Wishes(task_suite=other))
+        rejudging.plan([made], places, RunSettings(task_suite=other))
 
 
 def test_a_run_whose_suite_is_gone_asks_for_one(tmp_path):
     made, places = a_run(tmp_path, a_record("task-0"))
     (tmp_path / "suite.yaml").unlink()
     with pytest.raises(InvalidOption, match="--task-suite"):
-        rejudging.plan([made], places, Wishes())
+        rejudging.plan([made], places, RunSettings())
 
 
 def test_a_run_whose_records_are_gone_cannot_be_judged_again(tmp_path):
     made, places = a_run(tmp_path, a_record("task-0"))
     places.records("old").unlink()
     with pytest.raises(UnknownRun, match="records are not there"):
-        rejudging.plan([made], places, Wishes())
+        rejudging.plan([made], places, RunSettings())
 
 
 # What goes to the server
@@ -136,7 +177,7 @@ def test_only_answers_are_judged_again_and_everything_else_keeps_its_outcome(tmp
         a_record("task-1", "baseline", outcome="error", error="unreadable grade", completion=said("hm")),
     ]
     made, places = a_run(tmp_path, *records)
-    plan = rejudging.plan([made], places, Wishes())
+    plan = rejudging.plan([made], places, RunSettings())
     kept = rejudging._bring(plan, places, Store(client))
     assert {(one.task, one.arm): one.outcome for one in kept.values()} == {
         ("task-0", "candidate"): "timeout",
@@ -148,24 +189,33 @@ def test_only_answers_are_judged_again_and_everything_else_keeps_its_outcome(tmp
     assert client.hlen(f"uplift:{plan.run_id}:stored") == 2  # the answer, and the one whose judge broke
 
 
+def test_what_a_failed_model_has_used_is_no_answer_to_judge(tmp_path, client):
+    paid = Completion(input_tokens=1000, output_tokens=7, cost_usd=0.01)
+    made, places = a_run(tmp_path, a_record("task-0", outcome="error", error="refused", completion=paid))
+    plan = rejudging.plan([made], places, RunSettings())
+    kept = rejudging._bring(plan, places, Store(client))
+    assert [one.error for one in kept.values() if one.task == "task-0" and one.completion] == ["refused"]
+    assert client.hlen(f"uplift:{plan.run_id}:stored") == 0
+
+
 def test_the_files_that_agents_left_travel_with_their_answers(tmp_path, client):
     bundle = pack_files({"made.txt": b"hello"})
     made, places = a_run(tmp_path, a_record("task-0", completion=said(), workspace=bundle.digest))
     places.workspaces("old").mkdir(parents=True)
     (places.workspaces("old") / bundle.digest).write_bytes(bundle.data)
-    rejudging._bring(rejudging.plan([made], places, Wishes()), places, Store(client))
+    rejudging._bring(rejudging.plan([made], places, RunSettings()), places, Store(client))
     assert Store(client).bundle(bundle.digest) == bundle.data
 
 
 def test_a_rejudged_run_rests_on_what_the_old_one_noted_but_for_questions_that_changed(tmp_path):
     made, places = a_run(tmp_path, a_record("task-0"))
     noted = Grounds(tasks={}, skill_mode="mount", settings={MODEL: "s"}, skills={"candidate": "d"})
-    grounds.write(places, "old", noted)
+    fingerprints.write(places, "old", noted)
     suite = a_suite(tmp_path / "other", 2)
     suite.write_text(suite.read_text().replace("Say word1.", "Shout word1."))
-    plan = rejudging.plan([made], places, Wishes(task_suite=suite, judge_model="openai:judge"))
+    plan = rejudging.plan([made], places, RunSettings(task_suite=suite, judge_model="openai:judge"))
     rejudging._note_grounds(plan, places)
-    now = grounds.read(places, plan.run_id)
+    now = fingerprints.read(places, plan.run_id)
     assert now is not None
     assert set(now.tasks) == {"task-0"}
     assert (now.judge_model, now.skill_mode, now.settings) == ("openai:judge", "mount", {MODEL: "s"})

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running import a_suite, standalone, the_artifact, uplift
 
-from producer import front_matter, plan, skills
-from producer.front_matter import InvalidFrontMatter
-from producer.options import Options
-from producer.skills import InvalidSkill, Skill
-from workers.bundles import pack_files, unpack
+from producer import plan
+from producer.settings.run_settings import RunSettings
+from producer.skills import skill
+from producer.skills import skill as skills
+from producer.skills.skill import InvalidFrontMatter, InvalidSkill, Skill
+from workers.store.bundles import pack_files, unpack
 
 GOOD = "---\nname: release-notes\ndescription: Writes release notes.\n---\n\n# Release notes\n\nBe brief.\n"
 
@@ -71,10 +73,6 @@ def test_text_is_kept_byte_for_byte_with_bom_and_crlf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "# Notes\n",
-            "SKILL.md:1:1: no front matter; begin the file with '---', name, description and '---'",
-        ),
         ("---\nname: x\n", "SKILL.md:1:1: the front matter is not closed; end it with a line '---'"),
         ("---\n- name\n---\n", "SKILL.md:2:1: not a list of keys; write lines such as 'name: …'"),
         ("---\n---\n", "SKILL.md:2:1: not a list of keys; write lines such as 'name: …'"),
@@ -92,8 +90,15 @@ def test_text_is_kept_byte_for_byte_with_bom_and_crlf(tmp_path: Path) -> None:
             "---\nname: n\ndescription: ' '\n---\n",
             "SKILL.md:3:1: description ' ' is not readable; write some text",
         ),
-        ("---\nname: n\nname: m\n---\n", "SKILL.md:3:1: key 'name' occurs twice; keep one"),
-        ("---\nname: a: b\n---\n", "SKILL.md:2:8: not readable as YAML: mapping values are not allowed here"),
+        (
+            "---\nname: n\nname: m\n---\n",
+            "SKILL.md:3:1: duplicate key 'name', first on line 2; keep one of them",
+        ),
+        (
+            "---\nname: a: b\n---\n",
+            "SKILL.md:2:8: invalid YAML: a ':' is not expected here; mend the indentation, or quote text that "
+            "holds ': '",
+        ),
         (" \n\n", "SKILL.md: the SKILL.md is empty; write the skill, or leave it out"),
         (GOOD + "\x00", "SKILL.md:9: control character '\\x00'; remove it"),
         (b"---\nname: \xff\n---\n", "SKILL.md:2: not UTF-8 text; save it as UTF-8"),
@@ -119,7 +124,7 @@ def test_a_skill_that_cannot_be_used_says_where_and_what_to_do(
         "a: '",
         "\t- x",
         "? [a, b]\n: c",
-        "x" * (front_matter.MAX_CHARACTERS + 1),
+        "x" * (skill.MAX_CHARACTERS + 1),
     ],
     ids=lambda yaml: yaml[:20],
 )
@@ -137,7 +142,7 @@ def test_values_that_nobody_needs_are_not_even_constructed(tmp_path: Path, yaml:
 @given(st.text(alphabet="-:#[]{}&*!|>'\"%@`\n\t ab,?\\0\r"))
 def test_any_front_matter_is_read_or_refused(yaml: str) -> None:
     with suppress(InvalidFrontMatter):
-        matter = front_matter.read(f"---\n{yaml}\n---\n")
+        matter = skill.read(f"---\n{yaml}\n---\n")
 
         assert all(0 <= entry.start <= entry.end <= matter.end for entry in matter.entries.values())
 
@@ -146,7 +151,7 @@ def test_a_skill_that_is_too_long_is_refused_and_not_read_to_its_end(tmp_path: P
     with (tmp_path / "SKILL.md").open("wb") as file:
         file.truncate(1 << 40)
 
-    with pytest.raises(InvalidSkill, match="more than 1048576 bytes; move parts into files beside it"):
+    with pytest.raises(InvalidSkill, match="at most 1 MiB are allowed; move parts into files beside it"):
         skills.load(tmp_path)
 
 
@@ -166,17 +171,19 @@ def test_a_path_without_a_skill_says_what_a_skill_is(tmp_path: Path) -> None:
 def test_unknown_keys_and_long_or_odd_values_are_warnings(tmp_path: Path) -> None:
     text = (
         f"---\nname: Release_Notes\ndescription: {'d' * 1025}\ncompatibility: {'c' * 501}\n"
-        "alowed-tools: Read\nmood: good\n---\n"
+        "alowed-tools: Read\nmood: good\nseed: .nan\n---\n"
     )
 
     skill = a_skill(tmp_path, text)
 
     assert [warning.removeprefix(f"{tmp_path}/SKILL.md") for warning in skill.warnings] == [
+        ":7: seed: .nan is not a finite number; write a finite one (or quote it to mean text)",
         ":2: name 'Release_Notes' should be at most 64 lower-case letters, digits and single hyphens",
         ":3: description has 1025 characters; agents read at most 1024",
         ":4: compatibility has 501 characters; agents read at most 500",
-        ":5: unknown key 'alowed-tools' in the front matter; did you mean allowed-tools?",
-        ":6: unknown key 'mood' in the front matter",
+        ":5: unknown key 'alowed-tools' in the front matter (did you mean allowed-tools?)",
+        ":6: unknown key 'mood' in the front matter (did you mean model?)",
+        ":7: unknown key 'seed' in the front matter",
     ]
 
 
@@ -214,7 +221,7 @@ def test_what_a_skill_is_judged_by_stays_behind_wherever_it_lies_in_its_folder(t
     (folder / "link.txt").symlink_to(folder / "sub/fixtures/answers.txt")
     (folder / "linked").symlink_to(folder / "sub")
     for baseline in (None, folder):
-        options = Options(
+        options = RunSettings(
             task_suite=folder / "sub/suite.yaml",
             state_root=folder / "state",
             standalone=True,
@@ -252,11 +259,26 @@ def test_another_text_goes_into_the_same_folder_and_the_folder_on_disk_stays(tmp
     assert (folder / "SKILL.md").read_text() == GOOD
 
 
+def test_a_skill_without_front_matter_has_its_folders_name_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_skill_folder(tmp_path / "my notes", "# Notes\n")
+    monkeypatch.chdir(folder)
+
+    for path in (folder, folder / "SKILL.md", Path("SKILL.md"), Path()):
+        skill = skills.load(path)
+        assert (skill.name, skill.text) == ("my notes", "# Notes\n")
+        assert skill.warnings == (
+            f"{skill.path}:1: no front matter, so agents know the skill by its folder's name, my notes",
+        )
+        assert "/" not in skills.folder_name(skill)
+
+
 def test_another_text_is_checked_like_any_skill(tmp_path: Path) -> None:
     skill = a_skill(tmp_path)
 
-    with pytest.raises(InvalidSkill, match="candidate c1:1:1: no front matter"):
-        skills.with_text(skill, "# Notes", place="candidate c1")
+    with pytest.raises(InvalidSkill, match="candidate c1:1:1: the front matter is not closed"):
+        skills.with_text(skill, "---\n# Notes", place="candidate c1")
     with pytest.raises(InvalidSkill, match="control character"):
         skills.with_text(skill, GOOD + "\ud800")
     with pytest.raises(InvalidSkill, match="more than 1048576 bytes"):
@@ -276,7 +298,7 @@ def test_an_update_replaces_a_key_in_its_place_and_keeps_the_rest_byte_for_byte(
         "license: MIT\n--- \n\n# Body  \n---\n"
     )
 
-    updated = front_matter.update(text, ["description: new", "model: haiku"])
+    updated = skill.update(text, ["description: new", "model: haiku"])
 
     assert updated == (
         "---\n# who\nname:   notes\ndescription: new\n\n# which\nmetadata: {a:  1}\n"
@@ -287,7 +309,7 @@ def test_an_update_replaces_a_key_in_its_place_and_keeps_the_rest_byte_for_byte(
 def test_an_update_may_span_lines_be_wrapped_in_rules_and_meets_crlf() -> None:
     text = "---\r\nname: n\r\ndescription: d\r\n---\r\nBody\r\n"
 
-    updated = front_matter.update(text, ["---", "description: >", "  one", "  two", "---"])
+    updated = skill.update(text, ["---", "description: >", "  one", "  two", "---"])
 
     assert updated == "---\r\nname: n\r\ndescription: >\r\n  one\r\n  two\r\n---\r\nBody\r\n"
 
@@ -297,7 +319,7 @@ def test_an_update_may_span_lines_be_wrapped_in_rules_and_meets_crlf() -> None:
     [
         (GOOD, ["just words"], "not a list of keys"),
         (GOOD, [], "not a list of keys"),
-        (GOOD, ["a: ["], "not readable as YAML"),
+        (GOOD, ["a: ["], "invalid YAML"),
         (GOOD, ["{a: 1, b: 2}"], "cannot edit 'a'"),
         ("---\n{name: n, description: d}\n---\n", ["name: m"], "cannot edit 'name'"),
         ("no front matter", ["name: m"], "no front matter"),
@@ -306,4 +328,54 @@ def test_an_update_may_span_lines_be_wrapped_in_rules_and_meets_crlf() -> None:
 )
 def test_an_update_that_cannot_be_made_is_an_error(text: str, lines: list[str], complaint: str) -> None:
     with pytest.raises(InvalidFrontMatter, match=complaint):
-        front_matter.update(text, lines)
+        skill.update(text, lines)
+
+
+NEVER_SEEN = (
+    "never sees a.md, b.md, references/deep.md and 2 more of skill haiku: "
+    "in prepend mode a skill is its SKILL.md alone"
+)
+
+
+def a_suite_with_files(folder: Path) -> Path:
+    suite = a_suite(folder, 1)
+    names = ("a.md", "b.md", "references/deep.md", "scripts/run.py", "z.md", "evals/not-the-skill.md")
+    for name in names:
+        (folder / "skill" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "skill" / name).write_text("more")
+    return suite
+
+
+@pytest.mark.parametrize(
+    ("flags", "unseen"),
+    [
+        (("--model", "openai:m"), True),
+        (("--model", "claude-code:m", "--skill-mode", "prepend"), True),
+        (("--model", "claude-code:m"), False),
+        (("--model", "sim"), False),
+    ],
+)
+def test_a_dry_run_says_which_files_the_model_never_sees(
+    tmp_path: Path, flags: tuple[str, ...], unseen: bool
+) -> None:
+    words = standalone(a_suite_with_files(tmp_path), "--dry-run", *flags)
+    told = uplift(*words, cwd=tmp_path)
+    assert told.code == 0, told.err
+    assert (f"uplift: {flags[1]} {NEVER_SEEN}" in told.err) is unseen
+    in_json = uplift(*words, "--json", cwd=tmp_path).line["warnings"]
+    assert in_json == ([f"{flags[1]} {NEVER_SEEN}"] if unseen else [])
+
+
+def test_a_result_says_which_files_the_model_never_saw(tmp_path: Path) -> None:
+    program = {"argv": ["/bin/echo", "word0"], "agent": False}
+    words = standalone(a_suite_with_files(tmp_path), "--model", "command:echo", "--sandbox", "off")
+    ended = uplift(*words, cwd=tmp_path, env={"UPLIFT_COMMANDS": json.dumps({"echo": program})})
+    warning = f"command:echo {NEVER_SEEN}"
+    artifact = the_artifact(tmp_path)
+    assert warning in artifact["warnings"]
+    assert f"Warning: {warning}" in " ".join(ended.err.split())
+    report = ("report", artifact["run_id"], "--state-root", tmp_path / "state")
+    for kind, place in (("--md", "report.md"), ("--html", "report.html")):
+        done = uplift(*report, kind, "--output", place, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert "and 2 more of skill haiku" in (tmp_path / place).read_text(), kind

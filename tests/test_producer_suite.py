@@ -7,8 +7,8 @@ import pytest
 from suites import a_fixture, a_suite, a_task, problem_of
 
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, Pytest, Regex, Rubric
-from producer import suite
-from workers.messages import DEFAULT_TIMEOUT_SECONDS, Task
+from producer.suites import suite
+from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Task
 
 
 def test_a_small_suite_becomes_tasks(tmp_path: Path) -> None:

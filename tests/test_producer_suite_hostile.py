@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suites import a_fixture
 
-from producer import suite
+from producer.suites import suite
 
 VALID = """skill_id: s
 version: "1.0"

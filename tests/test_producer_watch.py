@@ -4,11 +4,12 @@ import time
 
 import pytest
 import redis
+from builders import an_artifact
 from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
 
-from producer.submit import go_on
-from producer.watch import Interrupted, RunLost, Watch
-from workers.store import Keys
+from producer.runs.submit import go_on
+from producer.runs.watch import Interrupted, RunLost, Watch
+from workers.store.keys import Keys
 
 
 class Clock:
@@ -49,8 +50,14 @@ def said():
 
 
 @pytest.fixture
-def watch(server, clock, said):
-    return Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append)
+def follow(server, clock, said):
+    """Watch the run that is there by then."""
+
+    def to_its_end(**more):
+        run = server.store.run(RUN)
+        return Watch(server, run, clock=clock, sleep=clock.sleep, say=said.append, **more).follow()
+
+    return to_its_end
 
 
 def take_all(server):
@@ -60,51 +67,63 @@ def take_all(server):
             server.store.client.delete(key)
 
 
-def test_a_run_whose_callback_got_lost_is_finished_by_its_watcher(server, watch, clock):
+def test_whoever_has_a_run_does_not_read_it_back(server, clock, monkeypatch):
+    a_stored_run(server.store)
+    run = server.store.run(RUN)
+    for name in ("manifest", "info"):
+        monkeypatch.setattr(type(server.store), name, None)
+    assert go_on(server, run) == 6
+    assert server.store.seal(RUN, 1)
+    made = [an_artifact(run_id=RUN)]
+    assert server.store.put_artifacts(RUN, 1, made)
+    assert Watch(server, run, clock=clock, sleep=clock.sleep).follow() == made
+
+
+def test_a_run_whose_callback_got_lost_is_finished_by_its_watcher(server, follow, clock):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     take_all(server)
     record_all(server.store, manifest)
-    (artifact,) = watch.follow()
-    assert artifact["attempts"]["run"] == 6
+    (artifact,) = follow()
+    assert artifact.attempts.run == 6
     assert clock.now - 1000 < 60
 
 
-def test_batches_that_nobody_has_are_published_again_and_only_those(server, watch, clock, said):
+def test_batches_that_nobody_has_are_published_again_and_only_those(server, follow, clock, said):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     take_all(server)
     record_all(server.store, manifest, but=(2, 3))
     clock.then[300] = lambda: [record_one(server.store, manifest, index) for index in (2, 3)]
     clock.then[301] = lambda: take_all(server)
     seen = []
     clock.then[299] = lambda: seen.append(waiting(server.store))
-    watch.follow()
+    follow()
     assert seen == [2]
     assert said.count("some batches got lost; publishing them again") == 1
 
 
-def test_batches_that_wait_or_are_taken_are_left_alone_however_long_it_takes(server, watch, clock, said):
+def test_batches_that_wait_or_are_taken_are_left_alone_however_long_it_takes(server, follow, clock, said):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     before = server.store.state(RUN).generation
     clock.then[500] = lambda: record_all(server.store, manifest)
     clock.then[501] = lambda: take_all(server)
-    watch.follow()
+    follow()
     assert server.store.state(RUN).generation == before
     assert "some batches got lost; publishing them again" not in said
 
 
-def test_a_clock_that_jumps_hours_ahead_publishes_nothing_twice(server, watch, clock, said):
+def test_a_clock_that_jumps_hours_ahead_publishes_nothing_twice(server, follow, clock, said):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
 
     def jump():
         clock.now += 8 * 3600
 
     clock.then[5] = jump
     clock.then[10] = lambda: (record_all(server.store, manifest), take_all(server))
-    watch.follow()
+    follow()
     assert server.store.state(RUN).generation == 1
 
 
@@ -118,65 +137,65 @@ def test_what_is_in_flight_is_told_by_the_servers_clock_not_by_ours(server, monk
     assert server.store.progress(RUN).in_flight == 1
 
 
-def test_a_cancelled_run_ends_even_when_no_worker_will_ever_take_its_batches(server, watch, clock):
+def test_a_cancelled_run_ends_even_when_no_worker_will_ever_take_its_batches(server, follow, clock):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     server.store.halt(RUN, "cancelled")
-    (artifact,) = watch.follow()
-    assert artifact["status"] == "cancelled"
+    (artifact,) = follow()
+    assert artifact.status == "cancelled"
     assert waiting(server.store) == 6
 
 
-def test_a_sealed_run_whose_worker_died_with_its_callback_is_finished_by_its_watcher(server, watch, clock):
+def test_a_sealed_run_whose_worker_died_with_its_callback_is_finished_by_its_watcher(server, follow, clock):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     record_all(server.store, manifest)
     assert server.store.seal(RUN, 1)
     server.store.client.hset("unacked", "tag", f"a message of {RUN} that nobody gives back")
-    (artifact,) = watch.follow()
-    assert (artifact["status"], artifact["attempts"]["run"]) == ("finished", 6)
+    (artifact,) = follow()
+    assert (artifact.status, artifact.attempts.run) == ("finished", 6)
     assert clock.now - 1000 < 60
 
 
 @pytest.mark.parametrize("first", ["cancel", "stop"])
-def test_whoever_stops_watching_does_not_take_back_that_a_run_is_cancelled(server, clock, said, first):
+def test_whoever_stops_watching_does_not_take_back_that_a_run_is_cancelled(server, clock, follow, first):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     seconds, _ = server.store.client.time()
     server.store.client.zadd(Keys(RUN).claims, {"0": (seconds + 3600) * 1000})
     asked = {"cancel": 10, "stop": 20} if first == "cancel" else {"stop": 10, "cancel": 20}
     clock.then[asked["cancel"]] = lambda: server.store.halt(RUN, "cancelled")
     clock.then[40] = lambda: server.store.client.delete(Keys(RUN).claims)
     stop = lambda: clock.sleeps > asked["stop"]  # noqa: E731
-    (artifact,) = Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append, stop=stop).follow()
-    assert artifact["status"] == "cancelled"
+    (artifact,) = follow(stop=stop)
+    assert artifact.status == "cancelled"
 
 
-def test_a_run_with_attempts_in_flight_is_not_cut_off_by_its_cancelling(server, watch, clock):
+def test_a_run_with_attempts_in_flight_is_not_cut_off_by_its_cancelling(server, follow, clock):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     server.store.halt(RUN, "cancelled")
     seconds, _ = server.store.client.time()
     server.store.client.zadd(Keys(RUN).claims, {"0": (seconds + 3600) * 1000})
     clock.then[400] = lambda: server.store.client.delete(Keys(RUN).claims)
-    watch.follow()
+    follow()
     assert clock.sleeps >= 400
 
 
-def test_a_run_that_vanished_is_said_with_what_can_have_happened(server, watch, clock, client):
+def test_a_run_that_vanished_is_said_with_what_can_have_happened(server, follow, clock, client):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     clock.then[3] = client.flushall
     with pytest.raises(RunLost, match="vanished from the server: it was deleted, flushed, or restarted"):
-        watch.follow()
+        follow()
 
 
-def test_a_full_server_is_said_and_after_a_while_the_way_to_go_on(server, watch, clock, said, client):
+def test_a_full_server_is_said_and_after_a_while_the_way_to_go_on(server, follow, clock, said, client):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     client.config_set("maxmemory", "1")
     with pytest.raises(RunLost, match=f"out of memory.*uplift resume {RUN}"):
-        watch.follow()
+        follow()
     assert len(said) == 2  # that nobody works, and why
     assert any("out of memory" in text for text in said)
 
@@ -185,27 +204,28 @@ def test_a_full_server_is_noticed_with_short_leases_too(valkey, client, clock, s
     monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "2")
     server = a_server(valkey)
     a_stored_run(server.store)
-    go_on(server, RUN)
+    run = server.store.run(RUN)
+    go_on(server, run)
     client.config_set("maxmemory", "1")
     with pytest.raises(RunLost, match="out of memory"):
-        Watch(server, RUN, clock=clock, sleep=clock.sleep, say=said.append).follow()
+        Watch(server, run, clock=clock, sleep=clock.sleep, say=said.append).follow()
     server.app.close()
     server.store.client.close()
 
 
-def test_a_full_server_that_gets_room_again_is_waited_for(server, watch, clock, said, client):
+def test_a_full_server_that_gets_room_again_is_waited_for(server, follow, clock, said, client):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     client.config_set("maxmemory", "1")
     clock.then[60] = lambda: client.config_set("maxmemory", "0")
     clock.then[90] = lambda: (record_all(server.store, manifest), take_all(server))
-    assert watch.follow()
+    assert follow()
     assert any("out of memory" in text for text in said)
 
 
-def test_a_server_that_does_not_answer_is_waited_for(server, watch, clock, said, monkeypatch):
+def test_a_server_that_does_not_answer_is_waited_for(server, follow, clock, said, monkeypatch):
     manifest = a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     take_all(server)
     record_all(server.store, manifest)
     real = server.store.state
@@ -215,24 +235,24 @@ def test_a_server_that_does_not_answer_is_waited_for(server, watch, clock, said,
 
     monkeypatch.setattr(server.store, "state", away)
     clock.then[40] = lambda: monkeypatch.setattr(server.store, "state", real)
-    assert watch.follow()
+    assert follow()
     assert said[0] == "the server does not answer (refused); waiting for it"
 
 
-def test_a_paused_run_is_left_to_whoever_resumes_it(server, watch):
+def test_a_paused_run_is_left_to_whoever_resumes_it(server, follow):
     a_stored_run(server.store)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     server.store.halt(RUN, "paused")
     with pytest.raises(Interrupted, match=f"uplift resume {RUN}"):
-        watch.follow()
+        follow()
 
 
-def test_two_producers_that_resume_one_run_end_with_one_artifact(server, watch):
+def test_two_producers_that_resume_one_run_end_with_one_artifact(server, follow):
     manifest = a_stored_run(server.store)
-    assert [go_on(server, RUN), go_on(server, RUN)] == [6, 6]
+    assert [go_on(server, server.store.run(RUN)), go_on(server, server.store.run(RUN))] == [6, 6]
     take_all(server)
     record_all(server.store, manifest)
-    first, second = watch.follow(), watch.follow()
+    first, second = follow(), follow()
     assert first == second
-    assert go_on(server, RUN) == 0
-    assert len(watch.follow()) == 1
+    assert go_on(server, server.store.run(RUN)) == 0
+    assert len(follow()) == 1

@@ -1,14 +1,16 @@
 """`uplift report`: where files go, what is printed, and what is said when a report cannot be made."""
 
+import json
 import shutil
 
 import pytest
 from running import a_suite, standalone, the_artifact, uplift, worker
 
-from aggregate.report.material import read_tasks
-from producer import reports
-from producer.places import Places
-from workers.store import Store
+from aggregate.artifact.model import loads
+from aggregate.report.source import read_tasks
+from producer.runs import reports
+from producer.state_root import Places
+from workers.store.run_store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-command")]  # one run for all
 
@@ -75,7 +77,7 @@ def test_a_run_that_is_not_there_is_named_with_the_remedy(folder):
     ended = report(folder, "20200101-000000-aaaaaa")
     assert ended.code == 2
     assert "no finished run '20200101-000000-aaaaaa'" in ended.err
-    assert "`uplift runs` lists them" in ended.err
+    assert "`uplift runs --state-root" in ended.err
     assert report(folder, "../../x").code == 2
 
 
@@ -99,18 +101,19 @@ def test_a_workspace_does_not_replace_a_folder_of_something_else(folder, run_id,
 
 def test_several_candidates_get_a_page_each(folder, run_id, tmp_path):
     places = Places(tmp_path)
-    artifact = the_artifact(folder)
-    made = [{**artifact, "candidate_id": name} for name in ("one", "../two")]
+    artifact = loads(json.dumps(the_artifact(folder)).encode())
+    made = [artifact.model_copy(update={"candidate_id": name}) for name in ("one", "../two")]
     records = folder / "state" / "runs" / run_id / "records.jsonl.gz"
     first, second = reports.write(made, places, "html", records=records)
     assert first == tmp_path / "runs" / run_id / "report-one.html"
     assert second.parent == first.parent
     assert second.name.startswith("report-two~")
-    assert reports.page(places, made[1], several=True) == second
+    assert reports.page_path(places, made[1], several=True) == second
 
 
 def test_a_run_that_ran_nothing_has_a_report_without_records(folder, tmp_path):
-    artifact = {**the_artifact(folder), "verdict": "skipped", "run_id": "none"}
+    nothing = {"verdict": "skipped", "attempts": None, "run_id": "none"}
+    artifact = loads(json.dumps(the_artifact(folder)).encode()).model_copy(update=nothing)
     [path] = reports.write([artifact], Places(tmp_path), "html")
     assert "Nothing was run" in path.read_text()
 

@@ -12,8 +12,8 @@ from builders import a_record, both_arms
 from hostile_texts import PAYLOADS, hostile_material
 from test_report_page import a_run
 
-from aggregate.report import benchmark_json, csv_tables, junit, markdown
-from aggregate.report.material import TaskText
+from aggregate.report import csv_tables, junit, markdown, skill_creator
+from aggregate.report.source import TaskText
 
 
 def refuse(name):
@@ -32,6 +32,15 @@ def test_markdown_has_the_verdict_a_short_table_what_changed_and_a_folded_list()
     assert "| <code>a</code> | 0.0 % | 100.0 % | better |" in text
     folded = text[text.index("<details>") : text.index("</details>")]
     assert "| <code>b</code> | 2 of 2 | 2 of 2 | +0 points |" in folded
+
+
+def test_markdown_tells_how_steady_repeated_attempts_are():
+    text = markdown.text(a_run(both_arms({"a": "pf", "b": "pp"}, {"a": "ff", "b": "pp"})))
+    # Scores 100 and 0 have a standard deviation of 50, and task b has none: 100 - 3 * 25.
+    assert "| consistency | score of 100 | mean range | met every time | flaky tasks |" in text
+    assert "| <code>candidate</code> | 25 | 50 points | – | <code>a</code> (100 points) |" in text
+    assert "| <code>baseline</code> | 100 | 0 points | – | none |" in text
+    assert "consistency" not in markdown.text(a_run(both_arms({"a": "p"}, {"a": "f"})))
 
 
 def test_markdown_of_a_closed_gate_is_marked_as_failed_whatever_the_verdict():
@@ -113,7 +122,7 @@ def test_a_workspace_has_skill_creators_folders_and_fields(tmp_path):
     }
     task = TaskText(id="greets", prompt="Greet.")
     material = a_run(both_arms({"greets": "pp"}, {"greets": "pf"}, **fields), [task])
-    folder = benchmark_json.write(material, tmp_path / "benchmark")
+    folder = skill_creator.write(material, tmp_path / "benchmark")
     runs = folder / "eval-1-greets"
     assert {str(path.relative_to(runs)) for path in runs.glob("*/run-*")} == {
         f"{name}/run-{number}" for name in ("with_skill", "without_skill") for number in (1, 2)
@@ -136,7 +145,7 @@ def test_a_workspace_has_skill_creators_folders_and_fields(tmp_path):
 
 def test_a_workspaces_benchmark_json_sums_up_its_runs(tmp_path):
     material = a_run(both_arms({"a": "pp"}, {"a": "pf"}))
-    benchmark = strictly(benchmark_json.write(material, tmp_path / "w") / "benchmark.json")
+    benchmark = strictly(skill_creator.write(material, tmp_path / "w") / "benchmark.json")
     assert benchmark["metadata"]["runs_per_configuration"] == 2
     assert {run["configuration"] for run in benchmark["runs"]} == {"with_skill", "without_skill"}
     without = benchmark["run_summary"]["without_skill"]["pass_rate"]
@@ -146,7 +155,7 @@ def test_a_workspaces_benchmark_json_sums_up_its_runs(tmp_path):
 
 
 def test_an_error_is_no_failed_run_in_a_workspace(tmp_path):
-    folder = benchmark_json.write(a_run(both_arms({"a": "pe"}, {"a": "pp"})), tmp_path / "w")
+    folder = skill_creator.write(a_run(both_arms({"a": "pe"}, {"a": "pp"})), tmp_path / "w")
     assert not (folder / "eval-1-a" / "with_skill" / "run-2" / "grading.json").exists()
     benchmark = strictly(folder / "benchmark.json")
     assert benchmark["run_summary"]["with_skill"]["pass_rate"]["mean"] == 1.0
@@ -154,7 +163,7 @@ def test_an_error_is_no_failed_run_in_a_workspace(tmp_path):
 
 
 def test_a_workspace_of_a_hostile_run_is_strict_json_inside_its_folder(tmp_path):
-    folder = benchmark_json.write(hostile_material(), tmp_path / "w")
+    folder = skill_creator.write(hostile_material(), tmp_path / "w")
     files = list(folder.rglob("*.json"))
     assert len(files) > 4 * len(PAYLOADS)
     for file in files:
@@ -167,10 +176,10 @@ def test_a_workspace_of_a_hostile_run_is_strict_json_inside_its_folder(tmp_path)
 
 def test_a_workspace_replaces_an_older_one_and_nothing_else(tmp_path):
     material = a_run(both_arms({"a": "p"}, {"a": "f"}))
-    folder = benchmark_json.write(a_run(both_arms({"z": "p"}, {"z": "f"})), tmp_path / "w")
-    benchmark_json.write(material, folder)
+    folder = skill_creator.write(a_run(both_arms({"z": "p"}, {"z": "f"})), tmp_path / "w")
+    skill_creator.write(material, folder)
     assert {path.name for path in folder.iterdir()} == {"eval-1-a", "benchmark.json"}
     (folder / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="not part of a workspace"):
-        benchmark_json.write(material, folder)
+        skill_creator.write(material, folder)
     assert (folder / "thesis.txt").read_text() == "mine"

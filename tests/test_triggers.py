@@ -3,14 +3,20 @@
 import gzip
 import json
 import sys
+from html import unescape
 
 import pytest
 from builders import a_record
+from rich.console import Console
 from running import a_suite, standalone, uplift
 
-from aggregate import sentences
-from aggregate.artifact import build
-from aggregate.run_info import RunInfo, TaskInfo
+from aggregate.artifact import sentences
+from aggregate.artifact.build import build
+from aggregate.artifact.model import SkillLoads
+from aggregate.records.run_info import RunInfo, TaskInfo
+from aggregate.report import html
+from aggregate.report.source import Material
+from aggregate.report.terminal import result_table
 
 # Invokes the skill whenever the prompt names a release and it has one, rightly or not.
 AGENT = """\
@@ -43,8 +49,8 @@ def test_records_alone_tell_what_was_wanted():
     records = [invoked("a", wanted=True, was=False), invoked("b", wanted=False, was=False), a_record("c")]
     info = RunInfo.from_records(records)
     assert [task.should_trigger for task in info.tasks] == [True, False, None]
-    block = build(info, records)[0]["triggers"]
-    assert (block["n"], block["rate"], block["trigger_rate"], block["false_trigger_rate"]) == (
+    block = build(info, records)[0].triggers
+    assert (block.n, block.rate, block.trigger_rate, block.false_trigger_rate) == (
         2,
         0.5,
         0.0,
@@ -75,6 +81,55 @@ def test_the_sentence_tells_only_what_was_asked_and_is_known(wanted, was, says):
     assert sentences.triggered(made) == says
 
 
+def four(arm="candidate", *, was, **fields):
+    return [invoked(task, wanted=None, was=was(task), arm=arm, **fields) for task in "abcd"]
+
+
+def test_attempts_without_an_answer_have_not_failed_to_load_a_skill():
+    records = four(was=lambda task: False, outcome="error", score=None)
+    (made,) = build(RunInfo.from_records(records), records)
+    assert not made.skill_loads
+    assert not [one for one in made.warnings if "loaded" in one]
+
+
+def test_a_skill_that_was_never_loaded_is_told_in_table_page_and_artifact_and_warned_of(tmp_path):
+    records = [*four(was=lambda task: False), *four("baseline", was=lambda task: task != "a")]
+    (made,) = build(RunInfo.from_records(records), records)
+    model = records[0].model
+    assert made.skill_loads == {
+        "candidate": {model: SkillLoads(loaded=0, n=4)},
+        "baseline": {model: SkillLoads(loaded=3, n=4)},
+    }
+    told = "The skill was loaded in 0 of 4 attempts, the baseline's in 3 of 4."
+    warning = f"{model} loaded the skill of the candidate in 0 of 4 attempts: these answers came without it"
+    assert told in made.summary
+    assert [one for one in made.warnings if "loaded" in one] == [warning]
+    console = Console(record=True, width=200)
+    console.print(result_table([made]))
+    table = console.export_text()
+    page = unescape(html.write(Material(made, lambda: records), tmp_path / "report.html").read_text())
+    for text in (table, page):
+        assert told in text
+        assert warning in text
+
+
+def test_each_model_that_never_loaded_the_skill_is_named():
+    records = [*four(was=lambda task: True, model="one"), *four(was=lambda task: False, model="two")]
+    (made,) = build(RunInfo.from_records(records), records)
+    assert sentences.loaded(made) == "The skill was loaded in 4 of 8 attempts."
+    assert [one.split()[0] for one in made.warnings if "loaded" in one] == ["two"]
+
+
+def test_a_bare_baseline_a_model_that_does_not_tell_and_tasks_that_should_not_load_it_are_no_matter():
+    silent = [*four(was=lambda task: None), *four("baseline", was=lambda task: False)]
+    rightly_not = [invoked("e", wanted=False, was=False)]
+    for records in (silent, rightly_not):
+        info = RunInfo.from_records(records).model_copy(update={"baseline": "bare"})
+        (made,) = build(info, records)
+        assert (made.skill_loads, sentences.loaded(made)) == ({}, "")
+        assert not any("loaded" in one for one in made.warnings)
+
+
 @pytest.mark.slow
 def test_an_agent_that_invokes_the_skill_wrongly_is_seen_in_artifact_table_reports_and_aggregate(short_tmp):
     suite = a_suite(short_tmp, 1)
@@ -98,6 +153,7 @@ def test_an_agent_that_invokes_the_skill_wrongly_is_seen_in_artifact_table_repor
         "false_trigger_tasks": ["unwanted"],
     }
     assert SENTENCE in " ".join(ran.err.split())
+    assert "The skill was loaded in 2 of 3 attempts." in " ".join(ran.err.split())
     assert SENTENCE in artifact["summary"]
     run = short_tmp / "state" / "runs" / artifact["run_id"]
     assert "invoked in 50" in (run / "report.html").read_text()

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import bundles
-from workers.bundles import (
+from workers.attempts.run_context import prepend
+from workers.store import bundles
+from workers.store.bundles import (
     BundleError,
     BundleInvalid,
     BundleMissing,
@@ -27,7 +28,6 @@ from workers.bundles import (
     pack_files,
     unpack,
 )
-from workers.prompts import prepend
 
 REPOSITORY = Path(__file__).parent.parent
 ABSENT = "0" * 64
@@ -380,7 +380,7 @@ def test_folders_are_removed_when_the_process_ends_but_not_by_a_forked_child(tmp
     program = """
 import os, sys
 from pathlib import Path
-from workers.bundles import Folders, pack_files
+from workers.store.bundles import Folders, pack_files
 bundle = pack_files({"a/b": b"x"})
 folder = Folders(Path(sys.argv[1])).open(bundle.digest, lambda _: bundle.data)
 child = os.fork()

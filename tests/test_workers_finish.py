@@ -2,15 +2,15 @@
 
 import pytest
 import redis
+from builders import an_artifact
 from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
 
-from aggregate.records import AttemptRecord
-from producer.submit import go_on
-from workers import finish as finishing
-from workers.finish import ServerAway, finish, grid_of
-from workers.look import verdict_settled
-from workers.settings import FINISH
-from workers.store import Keys, Store
+from aggregate.records.record import AttemptRecord
+from producer.runs.submit import go_on
+from workers.rounds import finish as finishing
+from workers.rounds.finish import ServerAway, finish
+from workers.store.keys import FINISH, Keys
+from workers.store.run_store import Store
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def end(server, generation=1, number=1):
 
 def begun(server, tasks=3, **fields):
     manifest = a_stored_run(server.store, tasks, **fields)
-    assert go_on(server, RUN) == grid_of(manifest).attempts
+    assert go_on(server, server.store.run(RUN)) == manifest.grid.attempts
     return manifest
 
 
@@ -35,7 +35,7 @@ def test_a_run_whose_records_are_all_there_is_sealed_and_has_one_artifact(server
     record_all(server.store, begun(server))
     assert end(server) == "finished"
     (artifact,) = server.store.artifacts(RUN)
-    assert (artifact["attempts"]["run"], artifact["verdict"]) == (6, "pass")
+    assert (artifact.attempts.run, artifact.verdict) == (6, "pass")
     assert server.store.state(RUN).sealed
     assert end(server) == "done already"
     assert server.store.artifacts(RUN) == [artifact]
@@ -69,12 +69,12 @@ def test_errors_are_tried_twice_more_and_then_final(server):
         record_one(server.store, manifest, index, "error", round=3)
     assert end(server, number=3) == "finished"
     (artifact,) = server.store.artifacts(RUN)
-    assert artifact["verdict"] == "error"
+    assert artifact.verdict == "error"
 
 
 def test_the_callback_of_an_earlier_generation_does_nothing(server):
     manifest = begun(server)
-    go_on(server, RUN)
+    go_on(server, server.store.run(RUN))
     record_all(server.store, manifest)
     assert end(server, generation=1) == "not now"
     assert server.store.artifacts(RUN) is None
@@ -101,7 +101,7 @@ def test_artifacts_of_an_earlier_generation_are_not_kept(server):
     begun(server)
     assert server.store.seal(RUN, 1) is not None
     server.store.next_generation(RUN)
-    assert not server.store.put_artifacts(RUN, 1, [{"status": "cancelled"}])
+    assert not server.store.put_artifacts(RUN, 1, [an_artifact(status="cancelled")])
     assert server.store.seal(RUN, 1) is None
     assert not server.store.state(RUN).sealed
 
@@ -144,27 +144,6 @@ def test_the_callback_finds_its_queue_even_after_a_flush(server, client):
     assert any(FINISH.encode() in member for member in bound)
 
 
-def test_passes_from_the_cache_count_when_a_run_looks_whether_its_verdict_is_settled(server):
-    """A baseline that passed everything is in the cache; a candidate that failed once may still end level."""
-    passed = {
-        index: AttemptRecord(task=f"task-{task}", arm="baseline", attempt=number, outcome="passed")
-        for index, task, number in ((0, 0, 1), (2, 1, 1), (4, 0, 2), (6, 1, 2))
-    }
-    manifest = a_stored_run(server.store, 2, cached=passed, pass_k=2, stop_early="verdict")
-    grid, info = grid_of(manifest), server.store.info(RUN)
-    assert {unit: count[2] for unit, count in server.store.unit_counts(RUN, grid).items()} == {
-        0: True,
-        2: True,
-    }
-    for index in (1, 3):
-        record_one(server.store, manifest, index, "failed")
-    # Both candidates' tasks failed and have an attempt left: delta may end anywhere from -1 to 0.
-    assert not verdict_settled(server.store, manifest, info, grid)
-    for index in (5, 7):
-        record_one(server.store, manifest, index, "failed")
-    assert verdict_settled(server.store, manifest, info, grid)
-
-
 def test_a_paused_run_is_not_finished(server):
     record_all(server.store, begun(server))
     server.store.halt(RUN, "paused")
@@ -182,7 +161,7 @@ def test_publishing_waits_for_a_server_that_went_away(server, monkeypatch):
         return real(run_id)
 
     monkeypatch.setattr(server.store, "next_generation", away_at_first)
-    assert go_on(server, RUN) == grid_of(manifest).attempts
+    assert go_on(server, server.store.run(RUN)) == manifest.grid.attempts
     assert len(calls) == 2
 
 
@@ -194,4 +173,93 @@ def test_publishing_gives_up_with_the_way_to_go_on(server, monkeypatch):
 
     monkeypatch.setattr(server.store, "next_generation", away)
     with pytest.raises(redis.ConnectionError, match=f"uplift resume {RUN}"):
-        go_on(server, RUN, insist_seconds=0)
+        go_on(server, server.store.run(RUN), insist_seconds=0)
+
+
+SKILL = {"baseline": "skill"}
+WEAK = "baseline pass rate can reach 0.1 at most, < 0.2: it failed 9 of 10 tasks"
+
+
+def a_failed_baseline(tasks, attempt=1):
+    """Cached records of a baseline that failed these tasks, by index in a run of 10 tasks and two arms."""
+    records = (
+        AttemptRecord(task=f"task-{n}", arm="baseline", model="sim", attempt=attempt, outcome="failed")
+        for n in tasks
+    )
+    return {2 * n + 20 * (attempt - 1): record for n, record in zip(tasks, records, strict=True)}
+
+
+def test_a_run_ends_as_soon_as_its_baseline_is_sure_to_be_weak(server):
+    manifest = begun(server, 10, told=SKILL)
+    for task in range(8):
+        record_one(server.store, manifest, 2 * task, "failed")
+        record_one(server.store, manifest, 2 * task + 1)
+    # It could still pass two of ten, which is 0.2 and not below.
+    assert server.store.state(RUN).halt == ""
+    record_one(server.store, manifest, 16, "timeout")
+    assert server.store.state(RUN).halt == "weak_baseline"
+    record_one(server.store, manifest, 17)  # was in flight
+    assert end(server) == "finished"
+    (artifact,) = server.store.artifacts(RUN)
+    assert (artifact.status, artifact.verdict, artifact.decision) == (
+        "weak_baseline",
+        "error",
+        "inconclusive",
+    )
+    assert artifact.reason == WEAK
+    assert (artifact.attempts.run, artifact.attempts.skipped) == (18, 2)
+    assert (artifact.execution_pass_rate, artifact.baseline_pass_rate) == (1.0, 0.0)
+    # Going on says the same and starts nothing.
+    assert go_on(server, server.store.run(RUN)) == 0
+    assert server.store.artifacts(RUN) == [artifact]
+
+
+def test_a_run_that_was_cancelled_with_a_weak_baseline_starts_nothing_when_it_goes_on(server):
+    manifest = begun(server, 10, told=SKILL)
+    for task in range(9):
+        record_one(server.store, manifest, 2 * task, "failed")
+    server.store.halt(RUN, "cancelled")
+    assert end(server) == "finished"
+    assert server.store.artifacts(RUN)[0].status == "cancelled"
+    assert go_on(server, server.store.run(RUN)) == 0
+    (artifact,) = server.store.artifacts(RUN)
+    assert (artifact.status, artifact.reason) == ("weak_baseline", WEAK)
+
+
+def test_a_task_is_lost_only_when_all_its_attempts_failed(server):
+    manifest = begun(server, 10, told=SKILL, pass_k=2)
+    for index in range(0, 20, 2):
+        record_one(server.store, manifest, index, "failed")
+    for index in range(20, 36, 2):
+        record_one(server.store, manifest, index, "failed")
+    record_one(server.store, manifest, 36, "error")
+    assert server.store.state(RUN).halt == ""
+    record_one(server.store, manifest, 36, "failed", round=2)
+    assert server.store.state(RUN).halt == "weak_baseline"
+
+
+def test_a_weak_baseline_from_the_cache_ends_the_run_before_its_first_call(server):
+    a_stored_run(server.store, 10, told=SKILL, cached=a_failed_baseline(range(9)))
+    assert go_on(server, server.store.run(RUN)) == 0
+    assert waiting(server.store) == 0
+    (artifact,) = server.store.artifacts(RUN)
+    assert (artifact.status, artifact.reason) == ("weak_baseline", WEAK)
+    assert (artifact.attempts.run, artifact.attempts.skipped) == (9, 11)
+
+
+def test_what_is_cached_and_what_is_run_make_a_baseline_weak_together(server):
+    cached = {**a_failed_baseline(range(8)), **a_failed_baseline(range(9), attempt=2)}
+    manifest = a_stored_run(server.store, 10, told=SKILL, cached=cached, pass_k=2)
+    assert go_on(server, server.store.run(RUN)) == 40 - 17
+    record_one(server.store, manifest, 16, "failed")
+    assert server.store.state(RUN).halt == "weak_baseline"
+
+
+@pytest.mark.parametrize(
+    "told", [{"baseline": "bare"}, {**SKILL, "weak_baseline": "warn"}, {**SKILL, "models": ("mock",)}]
+)
+def test_a_weak_baseline_that_is_no_error_ends_nothing(server, told):
+    manifest = begun(server, 10, told=told)
+    for task in range(10):
+        record_one(server.store, manifest, 2 * task, "failed")
+    assert server.store.state(RUN).halt == ""

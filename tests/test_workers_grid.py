@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.grid import Cell, Grid, batch_size, batches
+from workers.rounds.publish import batch_size, batches_of
+from workers.store.messages import Cell, Grid
 
 
 def test_first_attempts_of_all_tasks_come_first_and_arms_alternate():
@@ -50,6 +51,6 @@ def test_batches_grow_with_the_run_up_to_twenty(attempts, size):
 
 def test_batches_hold_every_attempt_once_and_in_order():
     indexes = list(range(1000))
-    cut = batches(indexes)
+    cut = batches_of(indexes)
     assert [index for batch in cut for index in batch] == indexes
     assert {len(batch) for batch in cut} == {5}

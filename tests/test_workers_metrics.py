@@ -15,8 +15,8 @@ from builders import a_record
 from prometheus_client.parser import text_string_to_metric_families
 from running import a_suite, standalone, start_uplift, uplift, worker
 
-from workers.metrics import Endpoint, InvalidMetrics, endpoint, label
-from workers.tally import BOUNDS, Tally
+from workers.attempts.tally import BOUNDS, Bill, Tally
+from workers.process.metrics import Endpoint, InvalidMetrics, endpoint, label
 
 DASHBOARD = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"
 MONITORING = Path(__file__).parent.parent / "docs" / "monitoring.md"
@@ -92,15 +92,15 @@ def test_a_token_is_not_shown_and_must_be_something():
 
 def test_a_tally_counts_what_it_is_told():
     tally = Tally()
-    tally.add("run-1", a_record(model="m", model_ms=1500.0), 0.25, "stored")
-    tally.add("run-1", a_record(model="m", outcome="error", model_ms=10.0), None, "stored")
-    tally.add("run-1", a_record(model="m", outcome="failed", model_ms=2e9), None, "stored")
-    tally.add("run-2", a_record(model="m"), 0.5, "duplicate")
-    tally.add("run-2", a_record(model="m"), 0.5, "replaced")
+    tally.add("run-1", a_record(model="m", model_ms=1500.0), Bill(1, usd=0.25), "stored")
+    tally.add("run-1", a_record(model="m", outcome="error", model_ms=10.0), Bill(1), "stored")
+    tally.add("run-1", a_record(model="m", outcome="error", model_ms=2e9), Bill(2, unpriced=2), "stored")
+    tally.add("run-2", a_record(model="m"), Bill(usd=0.5), "duplicate")
+    tally.add("run-2", a_record(model="m", model_ms=10.0), Bill(usd=0.5), "replaced")  # only judged again
     tally.retried("run-1", "m")
-    assert tally.attempts == {("m", "passed"): 3, ("m", "error"): 1, ("m", "failed"): 1}
+    assert tally.attempts == {("m", "passed"): 3, ("m", "error"): 2}
     assert tally.spent == {"m": 1.25}
-    assert tally.unpriced == {"m": 1}  # an error is hardly ever billed
+    assert tally.unpriced == {"m": 1}  # the other error is known to have cost nothing
     assert (tally.wasted_attempts, tally.wasted_usd) == (2, 0.5)
     first = tally.runs["run-1"]
     assert (first.done, first.retries, first.unpriced, first.spent) == (3, 1, 1, 0.25)
@@ -114,7 +114,7 @@ def test_a_tally_counts_what_it_is_told():
 def test_the_tallies_of_long_past_runs_are_forgotten():
     tally = Tally()
     for number in range(1000):
-        tally.add(f"run-{number}", a_record(), None, "stored")
+        tally.add(f"run-{number}", a_record(), Bill(), "stored")
     assert len(tally.runs) < 100
     assert "run-999" in tally.runs
 
@@ -222,7 +222,7 @@ def test_the_dashboard_has_one_place_for_each_panel_and_needs_no_fixed_data_sour
 
 @pytest.mark.slow
 def test_a_worker_without_metrics_does_not_even_import_them(valkey, short_tmp):
-    code = "import sys, workers.app; workers.app.worker_app(); print('prometheus_client' in sys.modules)"
+    code = "import sys, workers.process.celery_app as us; us.worker_app(); print('prometheus_client' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

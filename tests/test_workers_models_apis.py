@@ -14,10 +14,20 @@ import openai
 import pytest
 from standing_in import Asked, Reply, StandIn, standing_in
 
-from workers.messages import ModelSettings, Price
-from workers.models import MAX_OUTPUT_BYTES, Model, ModelBusy, ModelError, ModelFailed, Request
+from workers.models import model
 from workers.models.choose import model_for
-from workers.models.retry import with_retries
+from workers.models.http import status_error
+from workers.models.model import (
+    MAX_OUTPUT_BYTES,
+    UNBILLED,
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelFailed,
+    Request,
+    with_retries,
+)
+from workers.store.messages import ModelSettings, Price
 
 KEY = "sk-canary-0123456789"
 BOTH = pytest.mark.parametrize("kind", ["anthropic", "openai"])
@@ -27,6 +37,7 @@ BOTH = pytest.mark.parametrize("kind", ["anthropic", "openai"])
 def a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    model._own_secrets.cache_clear()  # another test of this process may have had as many variables
 
 
 @asynccontextmanager
@@ -94,6 +105,7 @@ async def test_overload_may_be_asked_again(kind: str, status: int) -> None:
     assert isinstance(error, ModelBusy)
     assert error.retry_after == 7
     assert "slow down" in str(error)
+    assert error.completion == UNBILLED
 
 
 @BOTH
@@ -122,7 +134,9 @@ async def test_an_empty_account_is_hopeless_even_as_a_429(kind: str) -> None:
 
 @BOTH
 async def test_a_dropped_connection_may_be_asked_again(kind: str) -> None:
-    assert isinstance(await error_from(kind, Reply(drop=True)), ModelBusy)
+    error = await error_from(kind, Reply(drop=True))
+    assert isinstance(error, ModelBusy)
+    assert error.completion is None, "it may be billed, and nobody knows how much"
 
 
 @BOTH
@@ -130,8 +144,27 @@ async def test_nobody_listening_may_be_asked_again(kind: str) -> None:
     async with standing_in() as stand_in:
         pass
     async with asking(kind, stand_in) as model:
-        with pytest.raises(ModelBusy, match="no connection"):
+        with pytest.raises(ModelBusy, match="no connection") as caught:
             await model.complete(Request("hi"))
+    assert caught.value.completion == UNBILLED
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("anthropic", '{"content": null, "usage": {"input_tokens": 1000, "output_tokens": 100}}'),
+        ("openai", '{"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}'),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_billed_all_the_same(kind: str, body: str) -> None:
+    prices = {"some-model": Price(input=1, output=10)}
+    async with standing_in(Reply(raw=body)) as stand_in, asking(kind, stand_in, prices=prices) as model:
+        with pytest.raises(ModelFailed, match="unreadable answer") as caught:
+            await model.complete(Request("hi"))
+    paid = caught.value.completion
+    assert paid is not None
+    assert (paid.input_tokens, paid.output_tokens) == (1000, 100)
+    assert paid.cost_usd == pytest.approx(0.001 + 0.001)
 
 
 @BOTH
@@ -182,7 +215,25 @@ async def test_a_hundred_megabytes_of_error_are_cut_too(kind: str) -> None:
     assert len(str(error)) < 1000
 
 
-@pytest.mark.parametrize(("kind", "stop"), [("anthropic", "max_tokens"), ("openai", "length")])
+@BOTH
+async def test_the_reply_tells_which_model_answered(kind: str) -> None:
+    replies = Reply(model="the-model-of-today"), Reply(model="x\ny" * 5000), Reply(raw='{"model": []}')
+    async with standing_in(*replies) as stand_in, asking(kind, stand_in, "an-alias") as model:
+        assert (await model.complete(Request("hi"))).served_model == "the-model-of-today"
+        long = (await model.complete(Request("hi"))).served_model
+        with pytest.raises(ModelFailed) as caught:
+            await model.complete(Request("hi"))
+    assert long is not None
+    assert len(long) <= 500
+    assert long.isprintable()
+    assert caught.value.completion is not None
+    assert caught.value.completion.served_model is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [("anthropic", "max_tokens"), ("anthropic", "model_context_window_exceeded"), ("openai", "length")],
+)
 async def test_an_answer_that_hit_its_token_limit_is_marked_as_truncated(kind: str, stop: str) -> None:
     async with standing_in(Reply(stop=stop)) as stand_in, asking(kind, stand_in) as model:
         assert (await model.complete(Request("hi"))).truncated
@@ -196,9 +247,11 @@ async def test_a_deadline_ends_a_call_that_hangs_or_drips_and_the_next_call_work
     kind: str, reply: Reply
 ) -> None:
     async with standing_in(reply, Reply(text="fine")) as stand_in, asking(kind, stand_in) as model:
+        call = asyncio.create_task(model.complete(Request("hi")))
+        while not stand_in.asked:  # noqa: ASYNC110  # the deadline is to end a call that has begun
+            await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await model.complete(Request("hi"))
+            await asyncio.wait_for(call, 0.5)
         assert (await model.complete(Request("hi"))).text == "fine"
 
 
@@ -297,3 +350,60 @@ async def test_the_stand_in_streams_as_both_sdks_expect() -> None:
         "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "piece by piece"
     )
     assert chunks[-1].usage.completion_tokens == 3
+
+
+@asynccontextmanager
+async def redirecting(status: int, location: str) -> AsyncIterator[StandIn]:
+    """A provider that sends everybody elsewhere; `asked` counts who came."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readuntil(b"\r\n\r\n"))
+        head = f"HTTP/1.1 {status} Elsewhere\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+
+    came: list[Any] = []
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    stand_in = StandIn()
+    stand_in.url, stand_in.asked = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came
+    try:
+        yield stand_in
+    finally:
+        server.close()
+
+
+@BOTH
+@pytest.mark.parametrize("transport", ["aiohttp", "httpx"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_refused_and_the_other_host_hears_nothing(
+    kind: str, status: int, transport: str
+) -> None:
+    async with standing_in() as other:
+        host = other.url.removeprefix("http://")
+        goal = f"http://somebody:pass@{host}/v1/messages?token=of-the-query"
+        async with redirecting(status, goal) as provider, asking(kind, provider) as model:
+            model.transport = transport  # type: ignore[attr-defined]
+            with pytest.raises(ModelFailed) as caught:
+                await with_retries(lambda: model.complete(Request("a secret prompt")))
+            assert len(provider.asked) == 1
+        assert other.asked == []
+    assert f"HTTP {status}: the provider redirects to {host}; redirects are not followed" in str(caught.value)
+    assert "of-the-query" not in str(caught.value)
+    assert "somebody" not in str(caught.value)
+    assert caught.value.hopeless
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("/v2/messages", "another path of the same host"),
+        ("", "nowhere"),
+        ("http://[::1", "an address that cannot be read"),
+        ("//other.example/x", "other.example;"),
+    ],
+)
+def test_where_a_redirect_leads_is_told_without_its_path(location: str, words: str) -> None:
+    error = status_error(302, "moved", {"location": location})
+    assert words in str(error)
+    assert "/x" not in str(error)

@@ -12,12 +12,11 @@ import pytest
 from standing_in import Asked, Reply, StandIn, standing_in
 
 from judges.judgment import Completion
-from workers.messages import ModelSettings, Price
-from workers.models import ModelFailed, ModelTimedOut, Request
 from workers.models.choose import model_for
-from workers.models.claude_code import ClaudeCode
-from workers.models.claude_stream import Stream
-from workers.models.process import Finished
+from workers.models.claude_code import ClaudeCode, Stream
+from workers.models.model import ModelFailed, ModelTimedOut, Request
+from workers.models.program import EndedProgram
+from workers.store.messages import ModelSettings, Price
 
 CLAUDE = shutil.which(os.environ.get("UPLIFT_CLAUDE") or "claude")
 real_cli = pytest.mark.skipif(
@@ -88,7 +87,7 @@ async def test_a_run_records_text_tokens_cost_turns_and_version(tmp_path: Path, 
     )
     async with standing_in(reply) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, sandbox=sandbox))
-    assert (said.text, said.turns, said.skill_invoked) == ("iOS", 1, False)
+    assert (said.text, said.turns, said.skill_invoked) == ("iOS", 1, None)
     assert (said.input_tokens, said.output_tokens) == (1500, 100)
     assert (said.cache_read_tokens, said.cache_write_tokens) == (300, 200)
     # Published per million tokens: input 3, cache read 0.30, cache write 3.75, output 15.
@@ -159,8 +158,32 @@ async def test_a_skill_that_the_agent_calls_is_noted_and_its_text_is_then_sent(t
     async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, a_skill(tmp_path)))
     assert said.skill_invoked
-    assert said.turns is not None
-    assert said.turns > 1
+    assert said.turns == 2
+    assert SKILL_WORDS in json.dumps(asked_of(stand_in)[-1])
+
+
+@real_cli
+@pytest.mark.parametrize(
+    ("asked", "loaded"),
+    [("zebra-skill", True), ("/zebra-skill", True), ("no-such-skill", False), ("review", False)],
+)
+async def test_only_a_load_of_this_skill_that_succeeded_counts(
+    tmp_path: Path, asked: str, loaded: bool
+) -> None:
+    call = {"name": "Skill", "input": {"skill": asked}}
+    async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
+        said = await claude(stand_in).complete(a_request(tmp_path, a_skill(tmp_path)))
+    assert said.skill_invoked is loaded
+
+
+@real_cli
+async def test_a_skill_is_known_by_the_name_in_its_front_matter_in_any_script(tmp_path: Path) -> None:
+    skill = a_skill(tmp_path)
+    (skill / "SKILL.md").write_text(f"---\nname: 'Große 技能'\ndescription: zebras\n---\n{SKILL_WORDS}")
+    call = {"name": "Skill", "input": {"skill": "Große 技能"}}
+    async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
+        said = await claude(stand_in).complete(a_request(tmp_path, skill))
+    assert said.skill_invoked
     assert SKILL_WORDS in json.dumps(asked_of(stand_in)[-1])
 
 
@@ -220,6 +243,96 @@ async def test_an_api_that_stays_overloaded_is_an_error_and_not_hopeless(tmp_pat
     assert not caught.value.hopeless
 
 
+CALL = {"name": "Bash", "input": {"command": "true", "description": "nothing"}}
+PAID = {"input_tokens": 1000, "output_tokens": 100}
+
+
+CUT_OFF = {"stop": "max_tokens", **PAID}
+
+
+@real_cli
+@pytest.mark.parametrize(
+    ("replies", "text", "truncated"),
+    [
+        ([Reply(stop="refusal", text="", **PAID)], "", False),
+        ([Reply(stop="refusal", text="I will not.", **PAID)], "I will not.", False),
+        ([Reply(tool=CALL, **PAID), Reply(stop="refusal", text="", **PAID)], "", False),
+        # The CLI has a cut answer continued three times by itself.
+        ([Reply(text=word, **CUT_OFF) for word in ("i", "O", "S, ", "And")], "iOS, And", True),
+        ([Reply(text="iOS, ", **CUT_OFF), Reply(text="Android", **PAID)], "iOS, Android", False),
+        ([Reply(text="", stop="model_context_window_exceeded", **PAID)] * 4, "", True),
+    ],
+    ids=["refusal", "refusal-in-words", "refusal-later", "cut", "continued", "no-room"],
+)
+async def test_a_refusal_and_a_cut_answer_are_answers_in_the_models_own_words(
+    tmp_path: Path, replies: list[Reply], text: str, truncated: bool
+) -> None:
+    async with standing_in(*replies) as stand_in:
+        said = await claude(stand_in).complete(a_request(tmp_path))
+    calls = len(replies)
+    assert len(asked_of(stand_in)) == calls
+    assert (said.text, said.truncated, said.turns) == (text, truncated, calls)
+    assert (said.input_tokens, said.output_tokens) == (calls * 1000, calls * 100)
+    # Published per million tokens: 3 for input and 15 for output.
+    assert said.cost_usd == pytest.approx(calls * (1000 * 3 + 100 * 15) / 1e6)
+
+
+@real_cli
+@pytest.mark.parametrize(
+    ("replies", "billed"),
+    [
+        ([Reply(tool=CALL, **PAID), Reply(status=400, message="bad")], 1),
+        ([Reply(**CUT_OFF), Reply(status=400, message="bad")], 1),
+        ([Reply(**CUT_OFF), Reply(drop=True)], 1),
+        ([Reply(status=400, message="bad")], 0),
+    ],
+    ids=["http-later", "http-after-a-cut", "dropped-after-a-cut", "http"],
+)
+async def test_a_run_that_failed_tells_what_it_cost(
+    tmp_path: Path, replies: list[Reply], billed: int
+) -> None:
+    async with standing_in(*replies) as stand_in:
+        with pytest.raises(ModelFailed) as caught:
+            await claude(stand_in, retry=False).complete(a_request(tmp_path))
+    paid = caught.value.completion
+    assert paid is not None
+    assert (paid.input_tokens, paid.output_tokens) == (billed * 1000, billed * 100)
+    assert paid.cost_usd == pytest.approx(billed * (1000 * 3 + 100 * 15) / 1e6)
+
+
+@real_cli
+async def test_each_call_is_priced_by_its_own_length(tmp_path: Path) -> None:
+    """Published for prompts over 200,000 tokens: 6 for input and 22.50 for output, else 3 and 15."""
+    short, long = (
+        {"input_tokens": 150_000, "output_tokens": 200},
+        {"input_tokens": 250_000, "output_tokens": 10},
+    )
+    async with standing_in(Reply(tool=CALL, **short), Reply(text="iOS", **short)) as stand_in:
+        two_short = await claude(stand_in).complete(a_request(tmp_path))
+    async with standing_in(Reply(tool=CALL, **short), Reply(text="iOS", **long)) as stand_in:
+        mixed = await claude(stand_in).complete(a_request(tmp_path))
+    one_short = (150_000 * 3 + 200 * 15) / 1e6
+    assert two_short.cost_usd == pytest.approx(2 * one_short)
+    assert mixed.cost_usd == pytest.approx(one_short + (250_000 * 6 + 10 * 22.5) / 1e6)
+
+
+@real_cli
+async def test_the_replies_tell_which_model_answered(tmp_path: Path) -> None:
+    replies = Reply(tool=CALL, model="claude-b", **PAID), Reply(model="claude-a", **PAID)
+    async with standing_in(*replies) as stand_in:
+        said = await claude(stand_in).complete(a_request(tmp_path))
+    assert said.served_model == "claude-a, claude-b"
+    # The price is that of the model that was asked.
+    assert said.cost_usd == pytest.approx(2 * (1000 * 3 + 100 * 15) / 1e6)
+
+
+@real_cli
+async def test_max_tokens_bounds_what_a_call_may_say(tmp_path: Path) -> None:
+    async with standing_in() as stand_in:
+        await claude(stand_in).complete(a_request(tmp_path, params={"max_tokens": 77}))
+    assert [body["max_tokens"] for body in asked_of(stand_in)] == [77]
+
+
 @real_cli
 async def test_an_unknown_models_cost_is_unknown_unless_the_config_tells(tmp_path: Path) -> None:
     reply = Reply(input_tokens=1000, output_tokens=100)
@@ -237,7 +350,7 @@ async def test_an_agent_out_of_turns_is_judged_by_what_it_said(tmp_path: Path) -
     async with standing_in(Reply(tool=call)) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, params={"max_turns": 2}))
     assert said.truncated
-    assert said.input_tokens == 20
+    assert (said.turns, said.input_tokens) == (2, 20)
 
 
 @real_cli
@@ -304,7 +417,7 @@ def read(*events: Any) -> Stream:
     return stream
 
 
-ENDED = Finished(exit_code=1, output=b"", cut=False, errors="Killed")
+ENDED = EndedProgram(exit_code=1, output=b"", cut=False, errors="Killed")
 
 
 def test_an_api_error_is_an_error_though_its_subtype_says_success() -> None:
@@ -319,15 +432,102 @@ def test_an_answer_stands_whatever_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"not json", b"[]", b"{}", b"\xff", b'{"type": "assistant", "message": 3}', b"[" * 99999]
+    "line",
+    [
+        *(b"", b"not json", b"[]", b"{}", b"\xff", b'{"type": "assistant", "message": 3}', b"[" * 99999),
+        b'{"type": "assistant", "message": {"id": "m"}, "parent_tool_use_id": []}',
+        b'{"type": "stream_event", "event": {"type": "message_start", "message": []}}',
+        b'{"type": "stream_event", "event": {"type": "message_delta", "usage": 3, "delta": 3}}',
+        b'{"type": "system", "subtype": "api_retry", "error_status": []}',
+        b'{"type": "user", "message": {"content": [3, {"type": "tool_result", "tool_use_id": []}]}}',
+    ],
 )
 def test_a_line_that_is_no_event_is_skipped(line: bytes) -> None:
     stream = read(line, {"type": "result", "is_error": False, "result": "iOS"}, line)
     assert stream.text == "iOS"
 
 
+@pytest.mark.parametrize(
+    ("asked", "error", "loaded"),
+    [
+        ("plugin:mine", False, True),
+        ("mine", True, False),
+        ("theirs", False, False),
+        ("mine:theirs", False, False),
+        (["mine"], False, False),
+    ],
+)
+def test_a_skill_counts_as_loaded_once_the_tool_says_so(asked: Any, error: bool, loaded: bool) -> None:
+    use = {"type": "tool_use", "id": "t", "name": "Skill", "input": {"skill": asked}}
+    result = {"type": "tool_result", "tool_use_id": "t", "is_error": error}
+    stream = Stream(["mine"])
+    for kind, block in (("assistant", use), ("user", result)):
+        assert stream.skill_invoked is False
+        stream.read(json.dumps({"type": kind, "message": {"id": "m", "content": [block]}}).encode())
+    assert stream.skill_invoked is loaded
+
+
+def started(name: str, model: str, tokens: int, parent: str | None = None) -> dict[str, Any]:
+    message = {"id": name, "model": model, "usage": {"input_tokens": tokens, "output_tokens": 1}}
+    event = {"type": "message_start", "message": message}
+    return {"type": "stream_event", "event": event, "parent_tool_use_id": parent}
+
+
+def ended(tokens: int, parent: str | None = None) -> dict[str, Any]:
+    event = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": tokens},
+    }
+    return {"type": "stream_event", "event": event, "parent_tool_use_id": parent}
+
+
+def answered(usage: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "result", "is_error": False, "result": "", "modelUsage": usage}
+
+
 def test_tokens_of_several_models_are_kept_apart_for_their_prices() -> None:
     usage = {"a": {"inputTokens": 1, "outputTokens": 2, "cacheReadInputTokens": 3}, "b": {"inputTokens": 5}}
-    stream = read({"type": "result", "is_error": False, "result": "", "modelUsage": usage})
-    assert stream.used["a"] == Completion(input_tokens=4, output_tokens=2, cache_read_tokens=3)
-    assert stream.used["b"].input_tokens == 5
+    stream = read(answered(usage))
+    first = ("a", Completion(input_tokens=4, output_tokens=2, cache_read_tokens=3))
+    assert stream.used == [first, ("b", Completion(input_tokens=5))]
+
+
+def test_what_the_result_counts_beside_the_calls_that_were_seen_is_one_more() -> None:
+    usage = {"a": {"inputTokens": 35, "outputTokens": 13}, "b": {"inputTokens": 7, "outputTokens": 2}}
+    init = {"type": "system", "subtype": "init", "model": "a"}
+    calls = [started("m1", "a-2025", 10), started("m2", "b", 7, "tool"), ended(2, "tool"), ended(3)]
+    stream = read(init, *calls, started("m3", "a-2025", 20), ended(4), answered(usage))
+    assert stream.used is not None
+    counted = [(model, one.input_tokens, one.output_tokens) for model, one in stream.used]
+    assert counted == [("a", 10, 3), ("a", 20, 4), ("a", 5, 6), ("b", 7, 2)]
+    assert stream.turns == 3
+
+
+def test_calls_that_the_result_does_not_count_are_no_parts_of_it() -> None:
+    stream = read(started("m1", "a", 10), ended(3), answered({"a": {"inputTokens": 9, "outputTokens": 9}}))
+    assert stream.used == [("a", Completion(input_tokens=9, output_tokens=9))]
+
+
+def test_an_error_without_usage_is_known_to_have_used_nothing_and_an_answer_is_not() -> None:
+    failed = read({"type": "result", "is_error": True, "result": "API Error", "modelUsage": {}})
+    assert failed.used == []
+    odd = read({"type": "result", "is_error": False, "result": "iOS", "modelUsage": {}})
+    assert odd.used is None
+
+
+async def test_a_run_that_crashes_tells_the_tokens_it_had_used_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = {"input_tokens": 50, "output_tokens": 1}
+    said = {"type": "assistant", "message": {"id": "m", "model": NAME, "usage": usage, "content": []}}
+    program = tmp_path / "claude"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("UPLIFT_CLAUDE", str(program))
+    with pytest.raises(ModelFailed, match="exit code 9") as caught:
+        await model_for(f"claude-code:{NAME}", ModelSettings()).complete(a_request(tmp_path, sandbox="off"))
+    paid = caught.value.completion
+    assert paid is not None
+    # How many tokens it said is not known, so neither is its cost.
+    assert (paid.input_tokens, paid.output_tokens, paid.cost_usd) == (50, None, None)

@@ -5,27 +5,47 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import sys
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from standing_in import Reply, standing_in
 
-from judges.judgment import Completion
-from workers.messages import CommandSpec, ModelSettings, Price
-from workers.models import MAX_OUTPUT_BYTES, Model, ModelBusy, ModelFailed, ModelTimedOut, Request, confine
-from workers.models.choose import UnknownModel, model_for
-from workers.models.command import PRESETS
-from workers.models.json_path import BadPath, parse
+from judges.judgment import Completion, Judgment, Sandbox
+from judges.spec import Rubric
+from workers.attempts.attempt import Attempt
+from workers.attempts.run_context import Question, Run
+from workers.attempts.workspace import Answer
+from workers.models import agent_sandbox
+from workers.models.choose import model_for
+from workers.models.command import PRESETS, BadPath, parse
+from workers.models.model import (
+    MAX_OUTPUT_BYTES,
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelFailed,
+    ModelTimedOut,
+    Request,
+)
+from workers.models.names import UnknownModel
+from workers.models.program import run
+from workers.store.messages import CommandSpec, ModelSettings, Price, Task
 
 SANDBOXES = pytest.mark.parametrize(
     "sandbox",
     [
         "off",
         pytest.param(
-            "required", marks=pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work")
+            "required", marks=pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work")
         ),
     ],
 )
@@ -90,7 +110,7 @@ async def test_a_program_works_in_the_attempts_workspace_and_its_files_stay_ther
     assert (tmp_path / "output.txt").read_text() == "1,2!"
 
 
-@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
 async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: Path) -> None:
     workspace, other = tmp_path / "workspace", tmp_path / "other.txt"
     workspace.mkdir()
@@ -105,7 +125,7 @@ async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: P
     assert said.text == "[False, False, False, True] 2\n"
 
 
-@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
 @pytest.mark.skipif(not Path("/etc/shadow").exists(), reason="no /etc/shadow")
 async def test_a_confined_program_reads_no_passwords_even_as_root() -> None:
     with pytest.raises(ModelFailed, match="PermissionError"):
@@ -122,8 +142,39 @@ async def test_a_home_that_the_program_locked_is_deleted_all_the_same(
     assert os.listdir(tmp_path) == []  # noqa: PTH208 # a test may block
 
 
+async def test_a_program_that_judges_is_confined_as_the_run_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_sandbox, "works", lambda: False)
+    mark = tmp_path / "judged"
+    task = Task(id="t", prompt="p", judge=Rubric(type="llm-rubric", rubric="is it good"))
+    answer = Answer(Request("p"), "", 0.0, completion=Completion(text="a poem"))
+
+    async def judged(sandbox: Sandbox) -> Judgment:
+        run = SimpleNamespace(
+            manifest=SimpleNamespace(sandbox=sandbox, judge_model="command:judge"),
+            settings=ModelSettings(retry=False),
+            fixtures=None,
+            model=lambda spec: a_command(f"open({str(mark)!r}, 'w')"),
+        )
+        host = cast(Any, SimpleNamespace(turns=SimpleNamespace(judging=_at_once)))
+        question = Question(task, "candidate", "openai:m", 1)
+        judgment, _ = await Attempt(host, cast(Run, run), question, 0, 1).judge(answer)
+        return judgment
+
+    assert "sandbox required" in ((await judged("required")).error or "")
+    assert not mark.exists()
+    await judged("off")
+    assert mark.exists()
+
+
+@asynccontextmanager
+async def _at_once(*_: object) -> AsyncIterator[Any]:
+    yield SimpleNamespace()
+
+
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confine, "works", lambda: False)
+    monkeypatch.setattr(agent_sandbox, "works", lambda: False)
     with pytest.raises(ModelFailed, match="bubblewrap does not work here") as caught:
         await said_by(ECHO, Request("", sandbox="required"))
     assert caught.value.hopeless
@@ -143,6 +194,24 @@ async def test_a_skill_is_mounted_at_its_place_only_where_there_is_one(sandbox: 
         request = Request("", skill=skill, sandbox=sandbox)
         said = await said_by(script, request, skill_folder="{home}/.agents/skills")
         assert ("release-notes/SKILL.md" in said.text) == seen
+
+
+@SANDBOXES
+async def test_a_program_that_is_asked_again_finds_its_skill_and_cannot_lead_the_copy_elsewhere(
+    sandbox: Any, tmp_path: Path
+) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    (outside := tmp_path / "outside").mkdir()
+    request = Request("", skill=a_skill(tmp_path), sandbox=sandbox, workspace=workspace)
+    there = "import os, sys; print(os.listdir('.agents/skills')); sys.exit(75)"
+    for _ in range(2):
+        with pytest.raises(ModelBusy):
+            await said_by(there, request, skill_folder=".agents/skills", busy_exit_codes=(75,))
+    swap = f"import shutil, os; shutil.rmtree('.agents'); os.symlink({str(outside)!r}, '.agents')"
+    await said_by(swap, request, skill_folder=".agents/skills")
+    with pytest.raises(ModelFailed, match=r"\.agents is a link"):
+        await said_by(there, request, skill_folder=".agents/skills")
+    assert list(outside.iterdir()) == []
 
 
 @SANDBOXES
@@ -229,6 +298,34 @@ async def test_some_exit_codes_mean_busy_and_some_mean_well_enough() -> None:
     with pytest.raises(ModelBusy):
         await said_by(script, busy_exit_codes=(75,))
     assert (await said_by(script, ok_exit_codes=(0, 75))).text == "said\n"
+
+
+USED = '{"reply": {"text": "x"}, "usage": {"in": 1000, "out": 200}}'
+USAGE_PATHS = {"input_tokens_path": "usage.in", "output_tokens_path": "usage.out"}
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+@pytest.mark.parametrize("code", [3, 75])
+async def test_a_program_that_fails_is_billed_for_what_it_says_it_has_used(kind: str, code: int) -> None:
+    script = f"import sys; print('{USED}'); sys.exit({code})"
+    with pytest.raises(ModelError) as caught:
+        await said_by(script, output=kind, busy_exit_codes=(75,), text_path="reply.text", **USAGE_PATHS)
+    paid = caught.value.completion
+    assert paid is not None
+    assert (paid.input_tokens, paid.output_tokens) == (1000, 200)
+    assert paid.cost_usd == pytest.approx((1000 * 1 + 200 * 2) / 1e6)
+
+
+async def test_what_a_program_costs_that_fails_without_a_word_is_unknown() -> None:
+    with pytest.raises(ModelFailed) as caught:
+        await said_by("import sys; sys.exit(3)", output="json", text_path="reply.text", **USAGE_PATHS)
+    assert caught.value.completion is None
+
+
+async def test_a_failed_programs_last_words_are_quoted_and_not_its_first_warnings() -> None:
+    script = "import sys; sys.exit('warning: no colours\\n' * 99 + 'error: no such model')"
+    with pytest.raises(ModelFailed, match=r"exit code 1: .*error: no such model$"):
+        await said_by(script, Request("", sandbox="off"))
 
 
 async def test_an_errors_text_does_not_tell_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +419,30 @@ async def test_a_cancelled_attempt_kills_a_program_and_its_children(tmp_path: Pa
         assert await gone(pid)
 
 
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+async def test_a_program_that_is_still_being_started_ends_with_its_children(how: str, tmp_path: Path) -> None:
+    """asyncio would wait for the child, which waits for the end of an input that nobody closes any more."""
+    marker = f"uplift-starting-canary-{os.getpid()}-{how.replace(' ', '-')}"
+    argv = ["/bin/sh", "-c", "cat > /dev/null; true", marker]
+
+    async def start(turns: int) -> None:
+        call = asyncio.create_task(run(argv, stdin=b"", cwd=tmp_path, environment={}))
+        async with asyncio.timeout(60) as deadline:
+            for _ in range(turns):  # of the loop: somewhere among them the program's pipes are connected
+                await asyncio.sleep(0)
+            if how == "cancelled":
+                call.cancel()
+            else:
+                deadline.reschedule(0)
+            await call
+
+    ends = [asyncio.create_task(start(turns)) for turns in range(12)]
+    done, hanging = await asyncio.wait(ends, timeout=10)
+    assert (len(done), len(hanging)) == (12, 0)
+    assert all(one.cancelled() or isinstance(one.exception(), TimeoutError) for one in done)
+    assert [pid for pid in processes_with(marker) if not await gone(pid)] == []
+
+
 async def test_a_program_is_done_when_it_ends_though_its_child_holds_the_output(tmp_path: Path) -> None:
     request = Request("", workspace=tmp_path, timeout_seconds=60, sandbox="off")
     said = await said_by(FAMILY + "print('done')", request)
@@ -331,7 +452,7 @@ async def test_a_program_is_done_when_it_ends_though_its_child_holds_the_output(
 
 WORKER = """
 import asyncio, pathlib, sys
-from workers.models.process import clean_environment, run
+from workers.models.program import clean_environment, run
 folder = pathlib.Path(sys.argv[1])
 script = "import os, time; open('pids', 'w').write(f'{os.getpid()} 0'); time.sleep(600)"
 argv = [sys.executable, "-c", script]
@@ -355,7 +476,7 @@ def test_a_program_can_be_run_from_a_loop_in_any_thread() -> None:
     assert said.text == "hi\n"
 
 
-@pytest.mark.skipif(not confine.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
 async def test_a_confined_program_cannot_leave_a_daemon_behind(tmp_path: Path) -> None:
     script = FAMILY.replace("if child == 0:", "if child == 0:\n    os.setsid()\n    os.close(1); os.close(2)")
     marker = "uplift-daemon-canary"
@@ -410,18 +531,132 @@ CODEX = [
     {"type": "item.completed", "item": {"id": "0", "type": "reasoning", "text": "hmm"}},
     {"type": "item.completed", "item": {"id": "1", "type": "agent_message", "text": "iOS"}},
     {"type": "turn.completed", "usage": {"input_tokens": 90, "cached_input_tokens": 30, "output_tokens": 7}},
-]
+]  # as codex 0.169.0 writes it, without what is not read
 GEMINI = {
     "response": "iOS",
-    "stats": {"models": {"a": {"tokens": {"prompt": 90, "candidates": 7, "cached": 30}}}},
-}
+    "stats": {
+        "models": {
+            "a": {
+                "api": {"totalRequests": 2},
+                "tokens": {
+                    "prompt": 80,
+                    "tool": 10,
+                    "candidates": 3,
+                    "thoughts": 4,
+                    "cached": 30,
+                    "total": 97,
+                },
+            }
+        }
+    },
+}  # as gemini 0.61.0 writes it, without what is not read
 
 
 @pytest.mark.parametrize(
     ("preset", "output"), [("codex", "\n".join(map(json.dumps, CODEX))), ("gemini", json.dumps(GEMINI))]
 )
-async def test_a_preset_reads_what_its_programs_documentation_shows(preset: str, output: str) -> None:
+async def test_a_preset_reads_what_its_program_writes(preset: str, output: str) -> None:
     spec = PRESETS[preset].model_copy(update={"argv": (sys.executable, "-c", f"print({output!r})")})
     model = model_for(f"command:{preset}", ModelSettings(commands={preset: spec}))
     said = await model.complete(Request("", sandbox="off"))
     assert (said.text, said.input_tokens, said.output_tokens, said.cache_read_tokens) == ("iOS", 90, 7, 30)
+
+
+CALLS = {
+    "codex": {"name": "exec_command", "input": {"cmd": "echo made > made.txt"}},
+    "gemini": {"name": "run_shell_command", "input": {"command": "echo made > made.txt", "description": "x"}},
+}
+NAMED = {"codex": "gpt-5", "gemini": "gemini-2.5-pro"}
+
+
+@pytest.mark.parametrize("preset", sorted(NAMED))
+@SANDBOXES
+async def test_the_real_program_asks_the_named_model_uses_its_tools_and_sees_the_skill(
+    preset: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which(preset) is None:
+        pytest.skip(f"no {preset} on PATH")
+    (tmp_path / "zebra").mkdir()
+    (tmp_path / "zebra/SKILL.md").write_text(
+        "---\nname: zebra\ndescription: Use it for zebras.\n---\nzebra\n"
+    )
+    (tmp_path / "workspace").mkdir()
+    paid = {"input_tokens": 150_000, "output_tokens": 100, "cache_read_tokens": 50_000}
+    async with standing_in(Reply(tool=CALLS[preset], **paid), Reply(text="iOS", **paid)) as stand_in:
+        monkeypatch.setenv("CODEX_API_KEY", "sk-canary-0123456789")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{stand_in.url}/v1")
+        monkeypatch.setenv("GOOGLE_API_KEY", "sk-canary-0123456789")
+        monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
+        monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", stand_in.url)
+        monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+        model = model_for(f"command:{preset}:{NAMED[preset]}", ModelSettings())
+        asked = [Request("which platforms?", workspace=tmp_path / "workspace", sandbox=sandbox)]
+        said = await model.complete(replace(asked[0], skill=tmp_path / "zebra"))
+        offered = len(stand_in.asked)
+        await model.complete(asked[0])
+    assert said.text == "iOS"
+    assert (said.input_tokens, said.output_tokens, said.cache_read_tokens) == (300_000, 200, 100_000)
+    # Published for both per million tokens: 1.25 for input, 0.125 for what was cached, 10 for output. The sum of the
+    # calls is longer than a long prompt, no call is.
+    assert said.cost_usd == pytest.approx((200_000 * 1.25 + 100_000 * 0.125 + 200 * 10) / 1e6)
+    assert (tmp_path / "workspace/made.txt").read_text() == "made\n"
+    assert all(NAMED[preset] in f"{one.path} {one.body.get('model')}" for one in stand_in.asked)
+    assert ["Use it for zebras." in json.dumps(one.body) for one in stand_in.asked] == [
+        number < offered for number in range(len(stand_in.asked))
+    ]
+
+
+@pytest.mark.parametrize("preset", sorted(NAMED))
+async def test_the_real_programs_refusal_is_an_error_and_not_an_answer(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which(preset) is None:
+        pytest.skip(f"no {preset} on PATH")
+    async with standing_in(Reply(status=400, message="no such thing")) as stand_in:
+        monkeypatch.setenv("CODEX_API_KEY", "sk-canary-0123456789")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{stand_in.url}/v1")
+        monkeypatch.setenv("GOOGLE_API_KEY", "sk-canary-0123456789")
+        monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
+        monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", stand_in.url)
+        model = model_for(f"command:{preset}:{NAMED[preset]}", ModelSettings())
+        with pytest.raises(ModelFailed, match="no such thing"):
+            await model.complete(Request("which platforms?", workspace=tmp_path, sandbox="off"))
+
+
+async def test_a_model_in_the_spec_becomes_arguments_and_its_price_is_the_models() -> None:
+    script = "import json, sys; print(json.dumps({'text': ' '.join(sys.argv[1:]), 'in': 1000, 'out': 100}))"
+    spec = CommandSpec(
+        argv=(sys.executable, "-c", script, "{base_url}"),
+        output="json",
+        text_path="text",
+        input_tokens_path="in",
+        output_tokens_path="out",
+        model_argv=("--model", "{model}"),
+    )
+    settings = ModelSettings(
+        commands={"it": spec},
+        params={"base_url": "http://here"},
+        prices={"big:v2": Price(input=1, output=10)},
+    )
+    named = await model_for("command:it:big:v2", settings).complete(Request("", sandbox="off"))
+    assert (named.text, named.cost_usd) == ("http://here --model big:v2", pytest.approx(0.002))
+    bare = await model_for("command:it", settings).complete(Request("", sandbox="off"))
+    assert (bare.text, bare.cost_usd) == ("http://here", None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("command:it:big", "takes no model such as 'big'"),
+        ("command:codex:", "ends in a colon"),
+        ("command:codxe:gpt-5", "did you mean codex?"),
+    ],
+)
+def test_a_model_that_a_program_cannot_be_asked_for_is_refused(spec: str, words: str) -> None:
+    with pytest.raises(UnknownModel, match=re.escape(words)):
+        model_for(spec, ModelSettings(commands={"it": CommandSpec(argv=("it",))}))
+
+
+def test_several_names_in_one_step_are_added_up() -> None:
+    assert parse("*.a|b").find([{"a": 1, "b": 2, "c": 4}, {"b": 8}]) == 11
+    assert parse("a|b").find({"b": "text"}) == "text"

@@ -27,9 +27,16 @@ def provider() -> Iterator[Provider]:
         yield made
 
 
-def evaluate(folder: Path, provider: Provider, *models: str, seconds: int = 20, tasks: int = 3) -> Ended:
+def evaluate(
+    folder: Path,
+    provider: Provider,
+    *models: str,
+    seconds: int = 20,
+    tasks: int = 3,
+    flags: tuple[str, ...] = (),
+) -> Ended:
     """Evaluate a small skill with an embedded server and worker, asking each of the models."""
-    (folder / "skill").mkdir()
+    (folder / "skill").mkdir(exist_ok=True)
     (folder / "skill/SKILL.md").write_text(SKILL)
     lines = [
         f"  - {{id: t{i}, prompt: 'question {i}', judge: {{type: contains, expected: [hello]}}}}"
@@ -53,7 +60,7 @@ def evaluate(folder: Path, provider: Provider, *models: str, seconds: int = 20, 
         "state",
     )
     asked = [word for model in models for word in ("--model", model)]
-    return uplift("evaluate", *standalone, *asked, cwd=folder, env=environment)
+    return uplift("evaluate", *standalone, *asked, *flags, cwd=folder, env=environment)
 
 
 def the_artifact(folder: Path) -> dict[str, Any]:
@@ -82,6 +89,22 @@ def test_a_run_survives_429_500_and_dropped_connections_and_pays_only_for_answer
     said = prompts(provider)
     assert sum("ALWAYS-SAY-ZEBRA" in prompt for prompt in said) >= 2 * 3
     assert sum("ALWAYS-SAY-ZEBRA" not in prompt for prompt in said) >= 2 * 3
+
+
+def test_a_cached_baseline_that_another_model_answered_for_is_used_with_a_warning_that_names_both(
+    tmp_path: Path, provider: Provider
+) -> None:
+    for number, served in enumerate(("gpt-of-last-week", "gpt-of-today")):
+        provider.script({"text": "hello", "model": served})
+        flags = ("--baseline-cache-dir", "cache", "--output", f"{number}.json")
+        ended = evaluate(tmp_path, provider, "openai:gpt-4o", tasks=2, flags=flags)
+        assert ended.code == 0, ended.err
+    assert len(provider.asked()) == 2 * 2 + 2
+    first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
+    words = "openai:gpt-4o: gpt-of-today answered for the candidate, gpt-of-last-week for the baseline"
+    assert not any("answered for" in one for one in first["warnings"])
+    assert any(one.startswith(f"{words}, which is cached;") for one in second["warnings"])
+    assert words in " ".join(ended.err.split())
 
 
 def test_a_model_that_hangs_ends_in_timeouts(tmp_path: Path, provider: Provider) -> None:

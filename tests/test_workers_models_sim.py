@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges import contains
+from judges.checks import contains
 from judges.judgment import Completion
 from judges.spec import Contains
-from workers.messages import ModelSettings, Task
-from workers.models import Model, ModelFailed, Request
 from workers.models.choose import model_for
-from workers.models.sim import Settings, Sim, missing_reply, parse
+from workers.models.model import Model, ModelFailed, Request
+from workers.models.sim import Sim, SimSettings, missing_reply, parse
+from workers.store.messages import ModelSettings, Task
 
 PYTEST_JUDGE = {"type": "pytest", "test_file": "fixtures/test_it.py"}
 
@@ -39,7 +39,7 @@ async def completions(model: Model, arm: str, tasks: int, **rest: Any) -> list[C
 
 
 def passed(completion: Completion, judge: Contains) -> bool:
-    return bool(contains.judge(judge, completion).passed)
+    return bool(contains.judged(judge, completion.text).passed)
 
 
 async def test_each_arm_passes_about_as_often_as_it_was_told_to() -> None:
@@ -83,8 +83,8 @@ async def test_a_wrong_answer_never_holds_all_expected_strings_by_accident(
     expected: list[str], seed: int
 ) -> None:
     task = a_task(judge={"type": "contains", "expected": expected})
-    said = await Sim(Settings(candidate=0, seed=seed)).complete(a_request(task))
-    garbage = await Sim(Settings(garbage=1, seed=seed)).complete(a_request(task))
+    said = await Sim(SimSettings(candidate=0, seed=seed)).complete(a_request(task))
+    garbage = await Sim(SimSettings(garbage=1, seed=seed)).complete(a_request(task))
     assert isinstance(task.judge, Contains)
     assert not passed(said, task.judge)
     assert not passed(garbage, task.judge)
@@ -221,7 +221,7 @@ async def test_an_attempt_that_was_not_recorded_is_an_error(tmp_path: Path) -> N
     [
         ("{", "r.jsonl:2: not a line of JSON"),
         ("[" * 100_000, "r.jsonl:2: not a line of JSON"),
-        ('{"arm": "candidate", "attempt": 1}', "r.jsonl:2: task: field required"),
+        ('{"arm": "candidate", "attempt": 1}', "r.jsonl:2: task: is missing"),
         (
             '{"task": "t", "arm": "candidate", "attempt": 1, "text": "Android"}',
             "a second, different completion",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.settings import InvalidBroker, celery_url, checked_broker, from_environment, redacted
+from workers.store.settings import InvalidBroker, celery_url, checked_broker, from_environment, redacted
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,7 @@ def test_celery_verifies_a_tls_broker_unless_told_otherwise():
 def test_a_worker_refuses_a_number_that_is_none(value):
     with pytest.raises(ValueError, match="UPLIFT_IN_FLIGHT"):
         from_environment({"UPLIFT_IN_FLIGHT": value})
+
+
+def test_a_password_among_the_parameters_of_an_address_is_not_shown_either():
+    assert redacted("unix:///s?db=1&password=s3cret") == "unix:///s?db=1&password=***"

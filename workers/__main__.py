@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import redis
 
-from workers.server import connect, forget_worker
-from workers.thrift import be_thrifty
+from workers.rounds.child_process import be_thrifty
+from workers.store.redis_client import connect, forget_worker
+
+LEAVE_SECONDS = 5.0
 
 if TYPE_CHECKING:
-    from workers.engine import Engine
-    from workers.settings import Settings
+    from workers.process.celery_app import App
+    from workers.process.engine import Engine
 
 
 def main(log_level: str = "warning") -> None:
@@ -25,13 +28,11 @@ def main(log_level: str = "warning") -> None:
     from celery.exceptions import SecurityWarning
     from celery.utils.nodenames import gethostname, nodename
 
-    from workers.app import worker_app
-    from workers.lease import start_again
-    from workers.settings import from_environment
-    from workers.steps import Watchdog
-    from workers.tasks import engine
+    from workers.process.bootsteps import Watchdog
+    from workers.process.celery_app import worker_app
+    from workers.process.heartbeat import start_again
 
-    settings = from_environment()
+    app = worker_app()
     # Containers and CI run as root; which user a worker runs as is not Celery's to say in the middle of a log.
     warnings.filterwarnings("ignore", category=SecurityWarning)
 
@@ -40,13 +41,11 @@ def main(log_level: str = "warning") -> None:
     @signals.worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]  # Celery has no hints
     def hand_back(**_: object) -> None:
         asked.set()
-        timer = threading.Timer(settings.drain_seconds, lambda: engine(settings).drain())
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=_leave_in_time, args=(app,), name="uplift-leave", daemon=True).start()
 
     try:
         # Not `worker_main`: Celery's command line loads Flower and a shell, a quarter of the time a start takes.
-        worker = worker_app().Worker(
+        worker = app.Worker(
             # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
             hostname=nodename(f"uplift-{os.getpid()}", gethostname()),
             loglevel=log_level,
@@ -57,18 +56,30 @@ def main(log_level: str = "warning") -> None:
         )
         worker.start()
     finally:
-        current = engine()
-        if current is not None:
-            _leave(settings, current)
+        engine = app.made_engine
+        if engine is not None:
+            _leave(engine)
     if Watchdog.broke_down and not asked.is_set():
-        start_again("the worker broke down; starting it anew", worked=bool(current and current.done))
+        start_again("the worker broke down; starting it anew", worked=bool(engine and engine.done))
 
 
-def _leave(settings: Settings, engine: Engine) -> None:
+def _leave_in_time(app: App) -> None:
+    """Let what is under way end, then hand it back, and end this process if it is still there after that."""
+    from workers.process.heartbeat import hang_up
+
+    time.sleep(app.settings.drain_seconds)
+    with suppress(Exception):  # whatever breaks here, the end below must come
+        app.engine.drain()
+    # As long again, because a run that is being finished may take that long.
+    time.sleep(app.settings.drain_seconds + LEAVE_SECONDS)
+    hang_up("this worker was told to stop and did not; what it had is given to somebody else")
+
+
+def _leave(engine: Engine) -> None:
     """Hand back what is left, so that nobody waits for a lease to run out, and be forgotten."""
     engine.drain()
     with suppress(redis.RedisError):
-        forget_worker(connect(settings.broker, timeout_seconds=5, retries=1), engine.name)
+        forget_worker(connect(engine.settings.broker, timeout_seconds=5, retries=1), engine.name)
     engine.close()
 
 

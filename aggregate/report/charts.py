@@ -1,28 +1,78 @@
-"""The charts of a report that do not grow with the suite: difference, pass@k, cost against quality, groups."""
+"""The charts of a report as SVG: difference, pass@k, cost against quality, groups; every text is escaped.
+
+Positions across are percentages, so that a chart takes any width without its letters shrinking on a phone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from aggregate.number_formats import points, rate, usd
-from aggregate.plain_text import plain
-from aggregate.report.svg import across, dot, element, label, line, picture
-from aggregate.run_info import BASELINE
+from aggregate.artifact.model import ArmMetrics, Artifact, Number
+from aggregate.records.run_info import BASELINE
+from aggregate.text.formats import plain, points, rate, usd
 
-Artifact = Mapping[str, Any]
+LEFT, RIGHT = 6.0, 94.0  # percent of the width that the scale covers
+
+
+def element(name: str, *children: str | Markup, **attributes: str | float) -> Markup:
+    """One element; `class_` and `stroke_width` are written as class and stroke-width."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(_attribute(key), _short(value)) for key, value in attributes.items()
+    )
+    inner = Markup("").join(escape(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)
+
+
+def picture(title: str, description: str, height: int, *shapes: Markup, name: str) -> Markup:
+    """A chart with its text alternative; `name` tells it from the page's other charts."""
+    return element(
+        "svg",
+        element("title", title, id=f"{name}-title"),
+        element("desc", description, id=f"{name}-desc"),
+        *shapes,
+        role="img",
+        aria_labelledby=f"{name}-title {name}-desc",
+        width="100%",
+        height=height,
+        class_=f"chart {name}",
+    )
+
+
+def across(share: float) -> str:
+    """A place on the horizontal scale, 0 to 1, as a percentage of the width."""
+    return f"{LEFT + (RIGHT - LEFT) * min(1.0, max(0.0, share)):.2f}%"
+
+
+def line(x1: str, y1: float, x2: str, y2: float, look: str) -> Markup:
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=look)
+
+
+def dot(x: str, y: float, look: str, radius: float = 5) -> Markup:
+    return element("circle", cx=x, cy=y, r=radius, class_=look)
+
+
+def label(x: str, y: float, text: str, look: str = "", anchor: str = "middle") -> Markup:
+    return element("text", text, x=x, y=y, class_=f"label {look}".strip(), text_anchor=anchor)
+
+
+def _attribute(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _short(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def difference(artifact: Artifact) -> Markup | None:
     """The measured difference with both intervals on an axis from -100 to +100 points; None without one."""
-    interval = artifact["interval"]
-    wide = interval and interval["tasks_like_these"]
-    if not wide or wide["estimate"] is None:
+    interval = artifact.interval
+    if interval is None:
         return None
-    narrow, margin = interval["exactly_this_suite"], artifact["margin"]
+    wide, narrow, margin = interval.tasks_like_these, interval.exactly_this_suite, artifact.margin
+    if wide.estimate is None:
+        return None
     shapes = [
         element(
             "rect",
@@ -35,16 +85,16 @@ def difference(artifact: Artifact) -> Markup | None:
         line(_place(-1), 76, _place(1), 76, "axis"),
         *_ticks(76),
         line(_place(0), 14, _place(0), 76, "zero"),
-        line(_place(wide["low"]), 44, _place(wide["high"]), 44, "interval"),
-        *(line(_place(wide[end]), 36, _place(wide[end]), 52, "interval-end") for end in ("low", "high")),
+        line(_place(wide.low), 44, _place(wide.high), 44, "interval"),
+        *(line(_place(end), 36, _place(end), 52, "interval-end") for end in (wide.low, wide.high)),
     ]
     if narrow:
-        shapes.append(line(_place(narrow["low"]), 44, _place(narrow["high"]), 44, "interval-suite"))
+        shapes.append(line(_place(narrow.low), 44, _place(narrow.high), 44, "interval-suite"))
     shapes += [
-        dot(_place(wide["estimate"]), 44, "estimate", 7),
-        label(_place(_inside(wide["estimate"])), 26, f"{points(wide['estimate'])} points", "strong"),
+        dot(_place(wide.estimate), 44, "estimate", 7),
+        label(_place(_inside(wide.estimate)), 26, f"{points(wide.estimate)} points", "strong"),
     ]
-    said = f"{points(wide['estimate'])} points, between {points(wide['low'])} and {points(wide['high'])}"
+    said = f"{points(wide.estimate)} points, between {points(wide.low)} and {points(wide.high)}"
     return picture(
         "Difference in attempts passed, candidate minus baseline", said, 104, *shapes, name="delta"
     )
@@ -71,9 +121,9 @@ def pass_curves(artifact: Artifact) -> Markup | None:
     """How likely some of k attempts pass, and all of them; None when there is one attempt or no such number."""
     curves = [
         (arm, field, values)
-        for arm in (BASELINE, artifact["arm"])
-        for field in ("pass_at", "pass_hat")
-        if len(values := _curve(artifact["arms"].get(arm), field)) > 1
+        for arm in (BASELINE, artifact.arm)
+        for field, curve in _curves(artifact.metrics_of(arm))
+        if len(values := _known(curve)) > 1
     ]
     if not curves:
         return None
@@ -96,9 +146,12 @@ def pass_curves(artifact: Artifact) -> Markup | None:
     return picture("Share of tasks passed over 1 to k attempts", said, 200, *shapes, name="passk")
 
 
-def _curve(arm: Mapping[str, Any] | None, field: str) -> list[tuple[int, float]]:
-    known = ((arm or {}).get(field) or {}).items()
-    return sorted((int(number), share) for number, share in known if share is not None)
+def _curves(arm: ArmMetrics) -> tuple[tuple[str, dict[str, Number | None]], ...]:
+    return ("pass_at", arm.pass_at), ("pass_hat", arm.pass_hat)
+
+
+def _known(curve: dict[str, Number | None]) -> list[tuple[int, float]]:
+    return sorted((int(number), share) for number, share in curve.items() if share is not None)
 
 
 def _few(most: int) -> list[int]:
@@ -128,8 +181,8 @@ def _share_grid(bottom: float) -> list[Markup]:
 def cost_quality(artifact: Artifact) -> Markup | None:
     """Cost per task against attempts passed: an arrow per model from baseline to candidate; None without costs."""
     pairs = [
-        (model, _spot(group["arms"].get(BASELINE)), _spot(group["arms"].get(artifact["arm"])))
-        for model, group in (artifact["by_model"] or {}).items()
+        (model, _spot(group.arms.get(BASELINE)), _spot(group.arms.get(artifact.arm)))
+        for model, group in (artifact.by_model or {}).items()
     ]
     spots = [spot for _, *both in pairs for spot in both if spot]
     if not spots:
@@ -155,10 +208,10 @@ def cost_quality(artifact: Artifact) -> Markup | None:
     return picture("Cost per task against attempts passed", "; ".join(said), 200, *shapes, name="cost")
 
 
-def _spot(arm: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    if not arm or arm["mean_cost_per_task"] is None or arm["attempt_pass_rate"] is None:
+def _spot(arm: ArmMetrics | None) -> tuple[float, float] | None:
+    if arm is None or arm.mean_cost_per_task is None or arm.attempt_pass_rate is None:
         return None
-    return arm["mean_cost_per_task"], arm["attempt_pass_rate"]
+    return arm.mean_cost_per_task, arm.attempt_pass_rate
 
 
 def shift(before: float | None, after: float | None) -> Markup:

@@ -7,13 +7,13 @@ a CI should follow; the baseline's are there to compare with.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-from aggregate.files import write_text
-from aggregate.report.material import Material
+from aggregate.artifact.model import Artifact, TaskResult
+from aggregate.report.source import Material
+from aggregate.text.files import write_text
 
 _MESSAGE = 300
 _DETAILS = 4000
@@ -24,10 +24,13 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe
 def text(material: Material) -> str:
     """The XML document; characters that XML cannot hold are replaced by �."""
     artifact = material.artifact
-    root = ElementTree.Element("testsuites", name=_safe(artifact["skill_id"] or artifact["run_id"]))
-    for arm, field in ((material.arms[0], "baseline_results"), (material.arms[1], "candidate_results")):
-        if artifact[field]:
-            root.append(_suite(artifact, arm, artifact[field]))
+    root = ElementTree.Element("testsuites", name=_safe(artifact.skill_id or artifact.run_id))
+    arms: list[Sequence[TaskResult]] = [artifact.baseline_results, artifact.candidate_results]
+    for arm, results in zip(material.arms, arms, strict=True):
+        if results:
+            root.append(_suite(artifact, arm, results))
+    if not artifact.was_run:
+        root.append(_not_run(artifact))
     _add_counts(root, list(root))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -37,35 +40,49 @@ def write(material: Material, path: Path) -> Path:
     return write_text(text(material), path)
 
 
-def _suite(artifact: Mapping[str, Any], arm: str, results: list[dict[str, Any]]) -> ElementTree.Element:
+def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=_safe(arm))
-    if artifact["created_at"]:
-        suite.set("timestamp", _safe(artifact["created_at"].removesuffix("Z")))
-    several = len(artifact["models"]) > 1
-    skill = artifact["skill_id"] or "uplift"
+    if artifact.created_at:
+        suite.set("timestamp", _safe(artifact.created_at.removesuffix("Z")))
+    several = len(artifact.models) > 1
+    skill = artifact.skill_id or "uplift"
     for result in results:
-        name = f"{result['task_id']} [{result['model']}]" if several else result["task_id"]
+        name = f"{result.task_id} [{result.model}]" if several else result.task_id
         suite.append(_case(f"{skill}.{arm}", name, result))
     cases = list(suite)
     suite.set("tests", str(len(cases)))
     for kind, tag in (("failures", "failure"), ("errors", "error")):
         suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
     suite.set("skipped", "0")
-    suite.set("time", _seconds(sum(result["duration_ms"] or 0 for result in results)))
+    suite.set("time", _seconds(sum(result.duration_ms or 0 for result in results)))
     return suite
 
 
-def _case(group: str, name: str, result: Mapping[str, Any]) -> ElementTree.Element:
+def _not_run(artifact: Artifact) -> ElementTree.Element:
+    """A candidate without a task to show: skipped, or an error that no CI may take for a success."""
+    kind = "error" if artifact.verdict == "error" else "skipped"
+    counts = {"tests": "1", "failures": "0", "errors": "0", "skipped": "0", "time": _seconds(0)}
+    counts["errors" if kind == "error" else "skipped"] = "1"
+    suite = ElementTree.Element("testsuite", {"name": _safe(artifact.arm), **counts})
+    name = _safe(artifact.candidate_id or artifact.arm)
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=_safe(artifact.skill_id or "uplift"), name=name
+    )
+    _add(case, kind, artifact.reason, "not run", artifact.reason)
+    return suite
+
+
+def _case(group: str, name: str, result: TaskResult) -> ElementTree.Element:
     case = ElementTree.Element("testcase", classname=_safe(group), name=_safe(name))
-    case.set("time", _seconds(result["duration_ms"] or 0))
-    passes = f"{result['passes']} of {result['judged']} judged attempts passed"
-    if result["passed"] is None:
-        problem = result["error"] or "no attempt was judged"
+    case.set("time", _seconds(result.duration_ms or 0))
+    passes = f"{result.passes} of {result.judged} judged attempts passed"
+    if result.passed is None:
+        problem = result.error or "no attempt was judged"
         _add(case, "error", problem, "no judgment", passes)
-    elif not result["passed"]:
-        problem = result["details"] or result["error"] or passes
-        _add(case, "failure", problem, result["outcome"], f"{passes}\n{problem}")
-    elif result["passes"] < result["judged"]:
+    elif not result.passed:
+        problem = result.details or result.error or passes
+        _add(case, "failure", problem, result.outcome or "", f"{passes}\n{problem}")
+    elif result.passes < result.judged:
         ElementTree.SubElement(case, "system-out").text = _safe(passes)
     return case
 

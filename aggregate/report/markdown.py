@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from aggregate.files import write_text
-from aggregate.number_formats import in_points, points, rate, shown, usd
-from aggregate.plain_text import plain
-from aggregate.report.first_screen import headline, metrics
-from aggregate.report.material import Material, Unit, units
-from aggregate.verdict import exit_code
+from aggregate.artifact.model import Artifact, DeltaIntervals, RunCost, TaskResult
+from aggregate.report.page_values import consistency, headline, metrics
+from aggregate.report.source import Material, Unit, units
+from aggregate.report.terminal import efficiency
+from aggregate.text.files import write_text
+from aggregate.text.formats import in_points, plain, points, rate, shown, usd
 
 SHOWN_CHANGES = 15
 SHOWN_TASKS = 300  # GitHub cuts a step summary at 1 MiB and a comment at 65,536 characters
@@ -24,20 +23,20 @@ _ENTITIES |= {character: f"&#{ord(character)};" for character in "\\`*_{}[]()!|~
 def text(material: Material) -> str:
     """The whole report. Names and messages come out as they are, whatever Markdown or HTML they hold."""
     artifact = material.artifact
-    name = escaped(artifact["candidate_id"] or artifact["skill_id"] or artifact["run_id"])
-    verdict = artifact["verdict"]
-    mark = verdict
+    verdict = artifact.verdict
+    mark: str = verdict
     if verdict in ("pass", "fail"):  # as the job is marked, which follows the gate
-        mark = "fail" if exit_code(verdict, artifact["decision"], artifact["gate"]) else "pass"
+        mark = {0: "pass", 3: "error"}.get(artifact.exit_code(), "fail")
     lines = [
-        f"### {_MARKS[mark]} {name}: {headline(artifact).lower()} ({verdict})",
+        f"### {_MARKS[mark]} {escaped(artifact.name)}: {headline(artifact).lower()} ({verdict})",
         "",
-        escaped(artifact["summary"], 2000),
+        escaped(artifact.summary, 2000),
         "",
     ]
-    if verdict != "skipped":
-        lines += [*_table(artifact), "", *_changes(artifact), *_tasks(artifact)]
-    lines += [*_warnings(artifact), f"Run {code(artifact['run_id'])}, {_size(artifact)}.", ""]
+    if artifact.was_run:
+        lines += [*_table(artifact), "", *_efficiency(artifact), *_changes(artifact)]
+        lines += [*_consistency(artifact), *_tasks(artifact)]
+    lines += [*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", ""]
     return "\n".join(lines)
 
 
@@ -61,45 +60,78 @@ def _entities(value: str, limit: int) -> str:
     return text.replace("www", "&#119;ww")
 
 
-def _table(artifact: Mapping[str, Any]) -> Iterable[str]:
+def _table(artifact: Artifact) -> Iterable[str]:
     yield "| | baseline | candidate | difference |"
     yield "|---|---:|---:|---:|"
     for label, *cells in metrics(artifact):
         yield f"| {label} | {' | '.join(cells)} |"
-        if label == "Attempts passed" and artifact["interval"]:
-            yield f"| {_interval(artifact)} |"
-    yield f"| Spent | | | {shown(artifact['cost']['spent_usd'], usd)} |"
+        if label == "Attempts passed" and artifact.interval:
+            yield f"| {_interval(artifact.interval)} |"
+    cost = artifact.cost or RunCost()
+    yield f"| Spent | | | {shown(cost.spent_usd, usd)} |"
+    if cost.assumed_usd:
+        yield f"| Assumed for calls of unknown cost | | | {usd(cost.assumed_usd)} |"
 
 
-def _interval(artifact: Mapping[str, Any]) -> str:
-    interval = artifact["interval"]
-    bounds = interval["tasks_like_these"]
-    level = f"{round(100 * interval['level'], 2):g} %"
-    if bounds["estimate"] is None:
+def _interval(interval: DeltaIntervals) -> str:
+    bounds = interval.tasks_like_these
+    level = f"{round(100 * interval.level, 2):g} %"
+    if bounds.estimate is None:
         return f"{level} interval, tasks like these | | | –"
-    between = f"{points(bounds['low'])} to {points(bounds['high'])}"
+    between = f"{points(bounds.low)} to {points(bounds.high)}"
     return f"{level} interval, tasks like these | | | {between}"
 
 
-def _changes(artifact: Mapping[str, Any]) -> Iterable[str]:
-    changes = artifact["changes"]
+def _efficiency(artifact: Artifact) -> Iterable[str]:
+    """What the candidate takes as a share of what the baseline takes; nothing where nothing is known."""
+    rows = efficiency(artifact)
+    if rows:
+        yield f"| {' | '.join(rows[0])} |"
+        yield "|---" + "|---:" * (len(rows[0]) - 1) + "|"
+        yield from (f"| {' | '.join(row)} |" for row in rows[1:])
+        yield ""
+
+
+def _changes(artifact: Artifact) -> Iterable[str]:
+    changes = artifact.changes
     if not changes:
         return
     yield f"**{_count(len(changes), 'task')} changed**"
     yield ""
     yield "| task | baseline | candidate | |"
     yield "|---|---:|---:|---|"
-    several = len(artifact["models"]) > 1
+    several = len(artifact.models) > 1
     for change in changes[:SHOWN_CHANGES]:
-        name = code(change["task_id"]) + (f" ({code(change['model'], 40)})" if several else "")
-        rates = f"{rate(change['baseline_pass_rate'])} | {rate(change['candidate_pass_rate'])}"
-        yield f"| {name} | {rates} | {change['change']} |"
+        name = code(change.task_id) + (f" ({code(change.model, 40)})" if several else "")
+        rates = f"{rate(change.baseline_pass_rate)} | {rate(change.candidate_pass_rate)}"
+        yield f"| {name} | {rates} | {change.change} |"
     if len(changes) > SHOWN_CHANGES:
         yield f"| … and {len(changes) - SHOWN_CHANGES} more | | | |"
     yield ""
 
 
-def _tasks(artifact: Mapping[str, Any]) -> Iterable[str]:
+def _consistency(artifact: Artifact) -> Iterable[str]:
+    """How steady repeated attempts are, a line for each arm; nothing where none was repeated."""
+    arms = consistency(artifact)
+    if not arms:
+        return
+    yield "| consistency | score of 100 | mean range | met every time | flaky tasks |"
+    yield "|---|---:|---:|---:|---|"
+    for arm in arms:
+        flaky = [f"{code(task)} ({spread} points)" for task, spread in arm["flaky"]]
+        flaky += [f"… and {arm['more']} more"] if arm["more"] else []
+        cells = (
+            code(arm["arm"]),
+            arm["score"],
+            arm["range"],
+            arm["overlap"] or "–",
+            ", ".join(flaky) or "none",
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _tasks(artifact: Artifact) -> Iterable[str]:
     """Every task, folded; of many only the first."""
     listed = units(artifact)
     if not listed:
@@ -108,7 +140,7 @@ def _tasks(artifact: Mapping[str, Any]) -> Iterable[str]:
     yield ""
     yield "| task | baseline | candidate | difference | notes |"
     yield "|---|---:|---:|---:|---|"
-    several = len(artifact["models"]) > 1
+    several = len(artifact.models) > 1
     yield from (_task(unit, several=several) for unit in listed[:SHOWN_TASKS])
     if len(listed) > SHOWN_TASKS:
         yield f"| … and {len(listed) - SHOWN_TASKS} more | | | | |"
@@ -128,17 +160,17 @@ def _task(unit: Unit, *, several: bool) -> str:
     return f"| {name} | {passed} | {shown(unit.difference, in_points)} | {', '.join(notes)} |"
 
 
-def _passed(side: Mapping[str, Any] | None) -> str:
-    return f"{side['passes']} of {side['judged']}" if side and side["judged"] else "–"
+def _passed(side: TaskResult | None) -> str:
+    return f"{side.passes} of {side.judged}" if side and side.judged else "–"
 
 
-def _warnings(artifact: Mapping[str, Any]) -> Iterable[str]:
+def _warnings(artifact: Artifact) -> Iterable[str]:
     said = [
-        f"error in {escaped(arm, 40)}, {entry['count']}×: {code(entry['message'], 200)}"
-        for arm, messages in (artifact["errors"] or {}).items()
+        f"error in {escaped(arm, 40)}, {entry.count}×: {code(entry.message, 200)}"
+        for arm, messages in (artifact.errors or {}).items()
         for entry in messages
     ]
-    said += [escaped(warning, 200) for warning in artifact["warnings"]]
+    said += [escaped(warning, 200) for warning in artifact.warnings]
     if said:
         yield f"<details><summary>{_count(len(said), 'note')}</summary>"
         yield ""
@@ -148,9 +180,9 @@ def _warnings(artifact: Mapping[str, Any]) -> Iterable[str]:
         yield ""
 
 
-def _size(artifact: Mapping[str, Any]) -> str:
-    models = ", ".join(code(model) for model in artifact["models"])
-    return f"{models}, {_count(artifact['pass_k'], 'attempt')} each"
+def _size(artifact: Artifact) -> str:
+    models = ", ".join(code(model) for model in artifact.models)
+    return f"{models}, {_count(artifact.pass_k, 'attempt')} each"
 
 
 def _count(number: int, noun: str) -> str:

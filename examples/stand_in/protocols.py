@@ -1,10 +1,13 @@
-"""How a reply looks on the wire: Anthropic Messages and OpenAI Chat Completions, whole or streamed."""
+"""How a reply looks on the wire: Anthropic Messages, OpenAI Chat Completions and Responses, Gemini."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
+
+_numbers = count(1)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Reply:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     stop: str | None = None
+    model: str | None = None  # who answers, where it is not the model that was asked
 
 
 def body_of(path: str, asked: dict[str, Any], reply: Reply) -> tuple[str, bytes]:
@@ -38,6 +42,16 @@ def body_of(path: str, asked: dict[str, Any], reply: Reply) -> tuple[str, bytes]
         return "application/json", json.dumps({"input_tokens": reply.input_tokens}).encode()
     if reply.status != 200:
         return "application/json", json.dumps(_error(path, reply)).encode()
+    if path.endswith("/responses"):
+        return "text/event-stream", "".join(_response_events(asked, reply)).encode()
+    if "enerateContent" in path:
+        whole = json.dumps(_gemini(path, reply))
+        stream = path.endswith(":streamGenerateContent")
+        return (
+            ("text/event-stream", f"data: {whole}\n\n".encode())
+            if stream
+            else ("application/json", whole.encode())
+        )
     openai = path.endswith("/chat/completions")
     if asked.get("stream"):
         events = _openai_events(asked, reply) if openai else _anthropic_events(asked, reply)
@@ -47,7 +61,7 @@ def body_of(path: str, asked: dict[str, Any], reply: Reply) -> tuple[str, bytes]
 
 def _error(path: str, reply: Reply) -> dict[str, Any]:
     error = {"type": "scripted_error", "message": reply.message}
-    return {"error": error} if path.endswith("/chat/completions") else {"type": "error", "error": error}
+    return {"type": "error", "error": error} if path.endswith("/messages") else {"error": error}
 
 
 def _anthropic_usage(reply: Reply) -> dict[str, int]:
@@ -64,10 +78,10 @@ def _anthropic(asked: dict[str, Any], reply: Reply) -> dict[str, Any]:
     if reply.tool:
         content = [{"type": "tool_use", "id": "toolu_1", **reply.tool}]
     return {
-        "id": "msg_1",
+        "id": f"msg_{next(_numbers)}",
         "type": "message",
         "role": "assistant",
-        "model": asked.get("model", "unknown"),
+        "model": reply.model or asked.get("model", "unknown"),
         "content": content,
         "stop_reason": reply.stop or ("tool_use" if reply.tool else "end_turn"),
         "stop_sequence": None,
@@ -114,17 +128,71 @@ def _openai(asked: dict[str, Any], reply: Reply) -> dict[str, Any]:
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 0,
-        "model": asked.get("model", "unknown"),
+        "model": reply.model or asked.get("model", "unknown"),
         "choices": [{"index": 0, "message": message, "finish_reason": reply.stop or "stop"}],
         "usage": _openai_usage(reply),
     }
 
 
 def _openai_events(asked: dict[str, Any], reply: Reply) -> list[str]:
-    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": asked.get("model")}
+    model = reply.model or asked.get("model")
+    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": model}
     text = {"index": 0, "delta": {"role": "assistant", "content": reply.text}, "finish_reason": None}
     end = {"index": 0, "delta": {}, "finish_reason": reply.stop or "stop"}
     chunks: list[dict[str, Any]] = [{**chunk, "choices": [text]}, {**chunk, "choices": [end]}]
     if (asked.get("stream_options") or {}).get("include_usage"):
         chunks.append({**chunk, "choices": [], "usage": _openai_usage(reply)})
     return [f"data: {json.dumps(one)}\n\n" for one in chunks] + ["data: [DONE]\n\n"]
+
+
+def _response_events(asked: dict[str, Any], reply: Reply) -> list[str]:
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    item = {**said, "content": [{"type": "output_text", "text": reply.text, "annotations": []}]}
+    if reply.tool:
+        arguments = json.dumps(reply.tool["input"])
+        item = {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": f"call_{next(_numbers)}",
+            "status": "completed",
+        }
+        item |= {"name": reply.tool["name"], "arguments": arguments}
+    usage = {
+        "input_tokens": reply.input_tokens,
+        "input_tokens_details": {"cached_tokens": reply.cache_read_tokens},
+        "output_tokens": reply.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": reply.input_tokens + reply.output_tokens,
+    }
+    response = {
+        "id": f"resp_{next(_numbers)}",
+        "object": "response",
+        "model": reply.model or asked.get("model"),
+    }
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {
+            "type": "response.completed",
+            "response": {**response, "status": "completed", "output": [item], "usage": usage},
+        },
+    ]
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+
+
+def _gemini(path: str, reply: Reply) -> dict[str, Any]:
+    part: dict[str, Any] = {"text": reply.text}
+    if reply.tool:
+        part = {"functionCall": {"name": reply.tool["name"], "args": reply.tool["input"]}}
+    return {
+        "candidates": [
+            {"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": reply.stop or "STOP"}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": reply.input_tokens,
+            "candidatesTokenCount": reply.output_tokens,
+            "cachedContentTokenCount": reply.cache_read_tokens,
+            "totalTokenCount": reply.input_tokens + reply.output_tokens,
+        },
+        "modelVersion": reply.model or path.rpartition("/")[2].partition(":")[0],
+    }

@@ -1,7 +1,7 @@
 """A local stand-in for model providers, so that clients can be tried without a network, a key or a bill.
 
-It speaks Anthropic Messages and OpenAI Chat Completions and does as its script says: answer late, slowly,
-never, with errors, with Retry-After, or with a hundred megabytes. It keeps what it was asked.
+It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, and does as its script says:
+answer late, slowly, never, with errors, with Retry-After, or with a hundred megabytes. It keeps what it was asked.
 
     python examples/stand_in/server.py --port 8080 --latency 1 --spread exp
     ANTHROPIC_BASE_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=any uplift evaluate --model anthropic:any …
@@ -111,7 +111,8 @@ class StandIn:
             await self._control(path, data, writer)
             return True
         if method != "POST":
-            await _send(writer, 200, {}, b"")
+            # Whoever asks for a websocket is told to do without.
+            await _send(writer, 426 if "upgrade" in headers else 200, {}, b"")
             return True
         asked = Asked(path, headers, json.loads(data or b"{}"))
         self.asked.append(asked)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aggregate.number_formats import counted
-from producer.commands.flags import DEFAULT_STATE_ROOT, Insecure, Json
+from aggregate.text.formats import counted
+from producer.commands.flags import Broker, Insecure, Json, option
 
 if TYPE_CHECKING:
-    from producer.doctor import Check, Setting, Surroundings
+    from producer.setup.doctor import Check, Machine, ToldSetting
 
 
 def doctor(
@@ -21,12 +21,8 @@ def doctor(
             "--config", metavar="FILE", help="Settings to look at. [default: as for other commands]"
         ),
     ] = None,
-    broker: Annotated[
-        str | None, typer.Option("--broker", metavar="URL", help="Server to look at. Also UPLIFT_BROKER.")
-    ] = None,
-    state_root: Annotated[
-        Path | None, typer.Option("--state-root", help="Folder for artifacts and records.")
-    ] = None,
+    broker: Broker = None,
+    state_root: Annotated[Path | None, option("state_root")] = None,
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
@@ -40,7 +36,7 @@ def doctor(
 
       uplift doctor --broker redis://127.0.0.1:6379/0 --json
     """
-    from producer import doctor as doctors
+    from producer.setup import doctor as doctors
 
     where, read = _surroundings(config, broker, state_root, insecure)
     settings = doctors.settings(where)
@@ -62,10 +58,10 @@ def doctor(
 
 def _surroundings(
     config: Path | None, broker: str | None, state_root: Path | None, insecure: bool
-) -> tuple[Surroundings, list[Check]]:
+) -> tuple[Machine, list[Check]]:
     """What to look at; a config that cannot be read is the first finding, and the rest is still looked at."""
-    from producer import config as configs
-    from producer.doctor import Check, Surroundings, config_file
+    from producer.settings import config_file as configs
+    from producer.setup.doctor import Check, Machine, config_file
 
     try:
         found = configs.load(config)
@@ -78,12 +74,12 @@ def _surroundings(
         ]
     values = found.values
     url = broker or values.broker or None
-    root = state_root or (Path(values.state_root) if values.state_root else DEFAULT_STATE_ROOT)
+    root = state_root or values.state_root
     flags = tuple(name for name, given in (("broker", broker), ("state_root", state_root)) if given)
-    return Surroundings(found, url, root, insecure, flags), read
+    return Machine(found, url, root, insecure, flags), read
 
 
-def _show(settings: list[Setting], checks: list[Check]) -> None:
+def _show(settings: list[ToldSetting], checks: list[Check]) -> None:
     """Two aligned lists; remedies stand below what they mend."""
     width = max(len(setting.key) for setting in settings)
     typer.echo("settings")

@@ -1,52 +1,113 @@
-"""Flags that several commands share."""
+"""Flags: made from the settings of a run, and those that several commands share."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from producer.names import DEFAULT_STATE_ROOT as DEFAULT_STATE_ROOT
+from producer.settings import run_settings
 
-StateRoot = Annotated[
-    Path,
+_TYPES: dict[type, Any] = {tuple: list[str], dict: list[str]}
+
+
+def option(name: str, default: str | None = None) -> Any:
+    """The flag of a setting; a command may do something else without it."""
+    setting = run_settings.described()[name]
+    unset = run_settings.default_text(name) if default is None else default
+    words = f"{setting.help}{f' [default: {unset}]' if unset else ''}"
+    return typer.Option(
+        run_settings.flag(name), metavar=setting.metavar, help=words, rich_help_panel=setting.panel
+    )
+
+
+def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[..., Any]:
+    """Give a command the flags of these settings, which it takes as `**flags`; `typed` says which of them were typed.
+
+    Those `as_in_run` have the value that an earlier run had, unless typed.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        flags = {name: _parameter(name, "as in the run" if name in as_in_run else None) for name in names}
+        kept = {
+            name: one.replace(kind=one.KEYWORD_ONLY)
+            for name, one in own.items()
+            if one.kind is not one.VAR_KEYWORD
+        }
+        together = {**flags, **kept}
+        command.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]  # Typer reads it
+        command.__annotations__ = {name: one.annotation for name, one in together.items()}
+        return command
+
+    return decorate
+
+
+def typed(context: typer.Context, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings whose flags were typed, by name; what a config says is not among them."""
+    given = {name: value for name, value in flags.items() if _is_typed(context, name)}
+    if "retry" in given:  # the flag is --no-retry
+        given["retry"] = False
+    return given
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _parameter(name: str, default: str | None) -> inspect.Parameter:
+    kind = str if name == "tools" else run_settings.kind_of(name)
+    annotation = Annotated[_TYPES.get(kind, kind) | None, option(name, default)]  # type: ignore[valid-type]  # made here
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+class Grouped(TyperCommand):
+    """A command whose help has a heading for each group of flags."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if (record := one.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(one, "rich_help_panel", None) or "Other", []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+StateRoot = Annotated[Path, option("state_root")]
+Broker = Annotated[str | None, option("broker")]
+BrokerOfRun = Annotated[str | None, option("broker", "only runs of this state root are known")]
+NeededBroker = Annotated[str | None, option("broker", "none: this command starts no server")]
+Insecure = Annotated[bool, option("insecure")]
+InFlight = Annotated[int | None, option("in_flight")]
+Agents = Annotated[int | None, option("agents")]
+InFlightOfRun = Annotated[int | None, option("in_flight", "as in the run")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress and no table.", rich_help_panel="Output")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+WholeArtifact = Annotated[
+    bool,
     typer.Option(
-        "--state-root",
-        envvar="UPLIFT_STATE_ROOT",
-        help="Folder for artifacts, traces, records and private servers.",
-        show_default=True,
+        "--json",
+        help="Print the whole artifact on standard output, not only the summary line.",
+        rich_help_panel="Output",
     ),
 ]
-
-
-def _broker(without: str) -> Any:
-    """The flag for a shared server; commands differ in what they do without one."""
-    words = f"Redis that workers share: redis://, rediss:// or unix://. Also UPLIFT_BROKER. {without}"
-    return typer.Option("--broker", metavar="URL", help=words)
-
-
-Broker = Annotated[str | None, _broker("Without one, a private server is started.")]
-BrokerOfRun = Annotated[str | None, _broker("Without one, only runs of this state root are known.")]
-NeededBroker = Annotated[str | None, _broker("Needed: this command starts none.")]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow a broker on another machine without password and TLS.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no table.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `uplift runs` lists them.")]
-InFlight = Annotated[
-    int | None,
-    typer.Option("--in-flight", min=1, help="Model calls at once in one worker process. [default: 100]"),
-]
 
 
 def _use_config(context: typer.Context, given: Path | None) -> Path | None:
     """Let the config speak for flags that are not given; the command finds all of it in `context.obj`."""
     if not context.resilient_parsing:
-        from producer import config
+        from producer.settings import config_file
 
-        context.obj = config.load(given)
+        context.obj = config_file.load(given)
         context.default_map = context.obj.flag_defaults()
     return given
 
@@ -60,5 +121,6 @@ ConfigFile = Annotated[
         is_eager=True,
         callback=_use_config,
         help="Settings to use. [default: UPLIFT_CONFIG, or the nearest uplift.toml or pyproject.toml]",
+        rich_help_panel="Where it runs",
     ),
 ]

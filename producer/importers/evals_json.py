@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from producer import located_json
-from producer.importers.found import (
+from judges.safe_text import shown
+from producer.importers.imported import (
     MAX_TASKS,
     Found,
+    ImportedSource,
     ImportedTask,
     Refused,
-    Source,
     criteria,
     file_beside,
     kind_of,
-    no_such_source,
+    open_source,
     slug,
 )
-from producer.yaml_nodes import Node, shown
+from producer.suites.yaml_file import Node
 
 _STATEMENTS = ("expectations", "assertions")
 _KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
@@ -30,17 +30,7 @@ _GRADING = "Give a statement its point only if the output clearly satisfies it, 
 
 def convert(path: Path) -> Found:
     """The tasks of an evals.json; raises Unimportable with everything that is wrong with the file."""
-    try:
-        source = Source(located_json.read(path), str(path))
-    except FileNotFoundError:
-        raise no_such_source(path) from None
-    source.check()
-    root = source.document.root
-    if root is None or not isinstance(root.value, dict):
-        what = kind_of(root.value) if root is not None else "empty"
-        source.wrong(root or Node(0, None), "", f"is {what}; must be a mapping with skill_name and evals")
-        source.check()
-        raise AssertionError("check has raised")
+    source, root = open_source(path, keys="skill_name and evals")
     name = source.text(root.get("skill_name"), "skill_name") or _home(path).resolve().name
     found = Found(source=str(path), skill_id=name.strip() or "skill")
     _evals(source, root, _home(path), found)
@@ -53,7 +43,7 @@ def _home(path: Path) -> Path:
     return path.parent.parent if path.resolve().parent.name == "evals" else path.parent
 
 
-def _evals(source: Source, root: Node, home: Path, found: Found) -> None:
+def _evals(source: ImportedSource, root: Node, home: Path, found: Found) -> None:
     if root.get("evals") is None:
         source.wrong(root, "evals", "is missing; must be a list of evals")
     entries = source.entries(root.get("evals"), "evals")
@@ -71,7 +61,7 @@ def _evals(source: Source, root: Node, home: Path, found: Found) -> None:
         found.leave_out("setting", source.place(node), shown(key), "Uplift has no such setting")
 
 
-def _eval(source: Source, node: Node, where: str, home: Path, found: Found) -> None:
+def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> None:
     prompt = source.text(node.get("prompt"), f"{where}.prompt")
     if node.get("prompt") is None:
         source.wrong(node, f"{where}.prompt", "is missing; every eval needs one")
@@ -93,7 +83,7 @@ def _eval(source: Source, node: Node, where: str, home: Path, found: Found) -> N
     found.tasks.append(ImportedTask(f"{source.place(node)} ({where})", fields))
 
 
-def _statements(source: Source, node: Node, where: str, found: Found) -> list[str]:
+def _statements(source: ImportedSource, node: Node, where: str, found: Found) -> list[str]:
     statements = []
     for key in _STATEMENTS:
         for number, entry in enumerate(source.entries(node.get(key), f"{where}.{key}")):
@@ -123,7 +113,7 @@ def _judge(expected: str, statements: list[str]) -> dict[str, object]:
     }
 
 
-def _files(source: Source, node: Node, where: str, home: Path, found: Found) -> list[str]:
+def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> list[str]:
     named = []
     for number, entry in enumerate(source.entries(node.get("files"), f"{where}.files")):
         place = f"{where}.files[{number}]"

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from producer.importers.found import (
+from aggregate.text.files import exists, is_folder
+from judges.safe_text import shown
+from producer.importers.imported import (
     MAX_TASKS,
     Found,
     ImportedTask,
@@ -25,9 +27,8 @@ from producer.importers.found import (
     slug,
     text_beside,
 )
-from producer.located_yaml import Problem
-from producer.yaml_nodes import shown
-from workers import bundles
+from producer.suites.yaml_file import Problem
+from workers.store import bundles
 
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -39,9 +40,9 @@ _SCRIPTS = (".sh", ".bash", ".py", ".ps1")
 
 def convert(path: Path) -> Found:
     """The tasks of a folder, or of one task's own folder; raises Unimportable for broken settings."""
-    if not path.is_dir():
+    if not is_folder(path):
         raise no_such_source(path)
-    folders = [path] if (path / INSTRUCTION).exists() else sorted(_task_folders(path))
+    folders = [path] if exists(path / INSTRUCTION) else sorted(_task_folders(path))
     found = Found(source=str(path), skill_id=slug(path.resolve().name) or "skill", task_count=len(folders))
     problems: list[Problem] = []
     if not folders:
@@ -62,13 +63,13 @@ def convert(path: Path) -> Found:
 
 def _task_folders(path: Path) -> Iterator[Path]:
     for child in path.iterdir():
-        if child.is_dir() and ((child / INSTRUCTION).exists() or (child / SETTINGS).exists()):
+        if is_folder(child) and (exists(child / INSTRUCTION) or exists(child / SETTINGS)):
             yield child
 
 
 def _settings(folder: Path, problems: list[Problem]) -> dict[str, Any]:
     file = str(folder / SETTINGS)
-    if not (folder / SETTINGS).exists():
+    if not exists(folder / SETTINGS):
         return {}
     try:
         return tomllib.loads(text_beside(folder, SETTINGS))
@@ -119,10 +120,10 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
     for key in ("docker_image", "mcp_servers", "gpus"):
         if environment.get(key):
             raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
-    if settings.get("steps") or (folder / "steps").exists():
+    if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
     home = folder / "environment"
-    files = _all_files(home) if home.is_dir() else {}
+    files = _all_files(home) if is_folder(home) else {}
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -137,7 +138,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
 def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
     """The one test file's name, and all files of `tests/`; raises Refused."""
     home = folder / "tests"
-    files = _all_files(home) if home.is_dir() else {}
+    files = _all_files(home) if is_folder(home) else {}
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -183,7 +184,7 @@ def _all_files(home: Path) -> dict[str, bytes]:
 def _reply(folder: Path) -> tuple[str, bytes] | None:
     """The reference answer, if `solution/` holds one file that is a text and no script, with its ending."""
     home = folder / "solution"
-    names = sorted(_all_files(home)) if home.is_dir() else []
+    names = sorted(_all_files(home)) if is_folder(home) else []
     if len(names) != 1 or names[0].endswith(_SCRIPTS):
         return None
     suffix = Path(names[0]).suffix

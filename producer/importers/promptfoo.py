@@ -1,35 +1,180 @@
 """Read a promptfoo configuration: every prompt with every test becomes a task; providers stay behind.
 
 Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
-(lists are multiplied out) and references to assertion templates. What else there is, is named.
+(lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from producer import located_json, located_yaml
+from aggregate.text import files
+from judges.safe_text import shown
 from producer.importers import promptfoo_judges
-from producer.importers.found import (
+from producer.importers.imported import (
     MAX_TASKS,
     Found,
+    ImportedSource,
     ImportedTask,
     Refused,
-    Source,
     kind_of,
-    no_such_source,
+    open_source,
     slug,
     text_beside,
 )
 from producer.importers.promptfoo_checks import Check, check_of, rendered
-from producer.importers.promptfoo_config import TEXT_FILES, Assertion, Config, Prompt
 from producer.importers.promptfoo_judges import Judged
-from producer.yaml_nodes import Node, shown
+from producer.suites import json_file, yaml_file
+from producer.suites.yaml_file import Node
+
+TEXT_FILES = (".txt", ".md", ".j2")
+_SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt's template, and the name by which tests may ask for it."""
+
+    text: str
+    label: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """An assertion where it stands, with references followed."""
+
+    node: Node
+    source: ImportedSource
+    value: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.node)
+
+    @property
+    def kind(self) -> str:
+        return str(self.value["type"])
+
+
+class PromptfooConfig:
+    """One configuration; `sources` are its file and the files of tests that it names."""
+
+    def __init__(self, source: ImportedSource, root: Node, home: Path, found: Found) -> None:
+        self.sources = [source]
+        self.root = root
+        self.home = home
+        self._found = found
+
+    def leave_out(self, source: ImportedSource, node: Node, what: str, why: str) -> None:
+        """Note a setting that is not carried over."""
+        self._found.leave_out("setting", source.place(node), what, why)
+
+    def prompts(self) -> Iterator[Prompt]:
+        """Every prompt, in order; files with several are taken apart."""
+        source = self.sources[0]
+        node = self.root.get("prompts")
+        if node is None:
+            source.wrong(self.root, "prompts", "is missing; a configuration needs one prompt or more")
+            return
+        entries = node.items() if isinstance(node.value, list) else [node]
+        for number, entry in enumerate(entries):
+            where = f"prompts[{number}]"
+            raw, label = entry.value, ""
+            if isinstance(entry.value, dict):
+                raw = entry.value.get("raw", entry.value.get("id"))
+                label = str(entry.value.get("label", entry.value.get("id", "")))
+            if not isinstance(raw, str) or not raw.strip():
+                source.wrong(entry, where, f"is {kind_of(raw)}; must be text, or a mapping with raw or id")
+                continue
+            try:
+                parts = self._prompt_texts(raw)
+                for index, part in enumerate(parts, start=1):
+                    origin = source.place(entry) + (f", part {index}" if len(parts) > 1 else "")
+                    yield Prompt(part, label or raw, origin)
+            except Refused as refused:
+                self.leave_out(source, entry, where, str(refused))
+
+    def _prompt_texts(self, raw: str) -> list[str]:
+        name = raw.removeprefix("file://")
+        if not raw.startswith("file://") and not raw.endswith(TEXT_FILES):
+            return [raw]
+        if not name.endswith(TEXT_FILES) or "*" in name:
+            raise Refused("only prompts in .txt, .md and .j2 files can be read; write it out")
+        text = text_beside(self.home, name)
+        return [part.strip() for part in _SEPARATOR.split(text) if part.strip()]
+
+    def tests(self) -> Iterator[tuple[ImportedSource, Node]]:
+        """Every test and the file that it stands in."""
+        source = self.sources[0]
+        node = self.root.get("tests")
+        if node is None:
+            return
+        for entry in node.items() if isinstance(node.value, list) else [node]:
+            if isinstance(entry.value, dict):
+                yield source, entry
+            elif isinstance(entry.value, str):
+                yield from self._tests_in(entry.value, entry)
+            else:
+                source.wrong(entry, "tests", f"is {kind_of(entry.value)}; must be a mapping or a file's name")
+
+    def _tests_in(self, name: str, entry: Node) -> Iterator[tuple[ImportedSource, Node]]:
+        file = name.removeprefix("file://")
+        if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
+            why = "only tests in .yaml and .json files can be read; write them out"
+            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", why)
+            return
+        try:
+            text = text_beside(self.home, file)
+        except Refused as refused:
+            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", str(refused))
+            return
+        module = json_file if file.endswith(".json") else yaml_file
+        shown_as = str(Path(self.sources[0].name).parent / file)
+        source = ImportedSource(module.parse(text, shown_as), shown_as)
+        source.check()
+        self.sources.append(source)
+        for node in source.entries(source.document.root, ""):
+            if isinstance(node.value, dict):
+                yield source, node
+            else:
+                source.wrong(node, "", f"is {kind_of(node.value)}; must be a mapping")
+
+    def assertions(self, source: ImportedSource, node: Node | None, where: str) -> Iterator[Assertion]:
+        """The assertions of a list; sets in which all must hold are taken apart."""
+        for entry in source.entries(node, where):
+            value = self._followed(source, entry)
+            if value is None:
+                continue
+            kind = value.get("type")
+            if not isinstance(kind, str):
+                source.wrong(entry, where, "an assertion has no type; name one, such as contains")
+            elif kind == "assert-set" and value.get("threshold") is None:
+                yield from self.assertions(source, entry.get("assert"), where)
+            else:
+                yield Assertion(entry, source, value)
+
+    def _followed(self, source: ImportedSource, entry: Node) -> dict[str, Any] | None:
+        if not isinstance(entry.value, dict):
+            source.wrong(entry, "assert", f"is {kind_of(entry.value)}; must be a mapping with type and value")
+            return None
+        reference = entry.value.get("$ref")
+        if reference is None:
+            return entry.value
+        steps = str(reference).removeprefix("#/").split("/")
+        target, there = self.root.at(steps) if str(reference).startswith("#/") else (entry, False)
+        if not there or not isinstance(target.value, dict) or "$ref" in target.value:
+            source.wrong(entry, "assert", f"$ref {shown(reference)} leads to no assertion template")
+            return None
+        return target.value
+
 
 _TEST_KEYS = ("description", "vars", "assert", "prompts")
 _ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
@@ -40,7 +185,7 @@ _SETTING = "Uplift has no such setting"
 class Test:
     """One test: where it stands, what it is called and what it asserts."""
 
-    source: Source
+    source: ImportedSource
     node: Node
     where: str
     name: str
@@ -54,20 +199,10 @@ class Test:
 
 def convert(path: Path) -> Found:
     """The tasks of a configuration; raises Unimportable with everything that is wrong with the file."""
-    try:
-        source = Source((located_json if path.suffix == ".json" else located_yaml).read(path), str(path))
-    except FileNotFoundError:
-        raise no_such_source(path) from None
-    source.check()
-    root = source.document.root
-    if root is None or not isinstance(root.value, dict):
-        what = kind_of(root.value) if root is not None else "empty"
-        source.wrong(root or Node(0, None), "", f"is {what}; must be a mapping with prompts and tests")
-        source.check()
-        raise AssertionError("check has raised")
+    source, root = open_source(path, keys="prompts and tests")
     found = Found(source=str(path), skill_id=slug(path.resolve().parent.name) or "skill")
     found.description = " ".join((source.text(root.get("description"), "description") or "").split())
-    config = Config(source, root, path.parent, found)
+    config = PromptfooConfig(source, root, path.parent, found)
     _Cases(config, found).fill()
     for each in config.sources:
         each.check()
@@ -77,7 +212,7 @@ def convert(path: Path) -> Found:
 class _Cases:
     """Takes every test with every prompt and every choice of variables, and makes tasks of them."""
 
-    def __init__(self, config: Config, found: Found) -> None:
+    def __init__(self, config: PromptfooConfig, found: Found) -> None:
         self._config = config
         self._found = found
         self._met: dict[str, Assertion] = {}
@@ -103,7 +238,7 @@ class _Cases:
                 self._found.leave_out("assertion", place, assertion.kind, "its test is left out")
 
     def _test(
-        self, source: Source, node: Node, number: int, default: Node | None, prompts: list[Prompt]
+        self, source: ImportedSource, node: Node, number: int, default: Node | None, prompts: list[Prompt]
     ) -> None:
         where, first = f"tests[{number}]", self._config.sources[0]
         holders = [(first, default)] if default is not None else []
@@ -197,7 +332,7 @@ def _parts(node: Node) -> list[tuple[str, Node]]:
     return list(node.children.items()) if isinstance(node.children, dict) else []
 
 
-def _variables(source: Source, node: Node | None) -> dict[str, Any]:
+def _variables(source: ImportedSource, node: Node | None) -> dict[str, Any]:
     found = node.get("vars") if node is not None else None
     if found is None or found.value is None:
         return {}
@@ -210,7 +345,7 @@ def _variables(source: Source, node: Node | None) -> dict[str, Any]:
 def is_configuration(path: Path) -> bool:
     """Whether a JSON file holds a promptfoo configuration and no evals; unreadable ones are neither."""
     try:
-        value = json.loads(path.read_text("utf-8-sig"))
+        value = json.loads(files.read(path, yaml_file.MAX_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(value, dict) and "prompts" in value and "evals" not in value

@@ -10,10 +10,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from judges import patterns, schema_checks
-from producer import located_json, located_yaml
-from producer.importers.found import Refused, kind_of, text_beside
-from producer.yaml_nodes import shown
+from judges import safe_patterns, safe_schemas
+from judges.safe_text import shown
+from producer.importers.imported import Refused, kind_of, text_beside
+from producer.suites import json_file, yaml_file
 
 MIN_SECONDS, MAX_SECONDS = 1, 3600
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*\}\}")
@@ -25,7 +25,7 @@ _CHANGES_MEANING = ("transform", "contextTransform", "rubricPrompt")
 
 
 @dataclass(frozen=True)
-class Contains:
+class ContainsCheck:
     """All, or any, of some texts occur; negated, none of them does."""
 
     texts: tuple[str, ...]
@@ -68,7 +68,7 @@ class Python:
 
 
 @dataclass(frozen=True)
-class Rubric:
+class RubricCheck:
     """A judge model says yes."""
 
     text: str
@@ -82,7 +82,7 @@ class Latency:
     seconds: float
 
 
-Check = Contains | Matches | Is | Json | Python | Rubric | Latency
+Check = ContainsCheck | Matches | Is | Json | Python | RubricCheck | Latency
 
 
 def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -> Check:
@@ -98,11 +98,11 @@ def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -
     match base:
         case "contains" | "icontains":
             texts = (_text(value, variables, home),)
-            return Contains(texts, base == "icontains", negated=negated)
+            return ContainsCheck(texts, base == "icontains", negated=negated)
         case "contains-any" | "icontains-any":
-            return Contains(_texts(value, variables, home), base[0] == "i", True, negated)
+            return ContainsCheck(_texts(value, variables, home), base[0] == "i", True, negated)
         case "contains-all" | "icontains-all" if not negated:
-            return Contains(_texts(value, variables, home), base[0] == "i")
+            return ContainsCheck(_texts(value, variables, home), base[0] == "i")
         case "starts-with":
             return _pattern(rf"\A{re.escape(_text(value, variables, home))}", negated)
         case "regex":
@@ -116,7 +116,7 @@ def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -
         case "python" if not negated:
             return _python(assertion, variables, home, threshold)
         case "llm-rubric" if not negated:
-            return Rubric(_text(value, variables, home), threshold)
+            return RubricCheck(_text(value, variables, home), threshold)
         case "latency" if not negated:
             return _latency(threshold)
         case "cost":
@@ -181,7 +181,7 @@ def _pattern(pattern: str, negated: bool) -> Matches:
     try:
         if len(pattern) > 2_000:
             raise ValueError("longer than 2,000 characters")
-        patterns.compiled(pattern)
+        safe_patterns.compiled(pattern)
     except ValueError as wrong:
         raise Refused(f"its pattern cannot be used: {wrong}") from None
     return Matches(pattern, negated)
@@ -191,14 +191,14 @@ def _schema(value: Any, variables: dict[str, Any], home: Path) -> str:
     if isinstance(value, str):
         name = value.removeprefix("file://")
         text = text_beside(home, name) if value.startswith("file://") else rendered(value, variables)
-        document = (located_json if name.endswith(".json") else located_yaml).parse(text, name)
+        document = (json_file if name.endswith(".json") else yaml_file).parse(text, name)
         if document.findings:
             raise Refused(f"its schema cannot be read: {document.problems(document.findings)[0]}")
         value = document.root.value if document.root is not None else None
     schema = {} if value is None else value
     if not isinstance(schema, dict):
         raise Refused(f"its schema is {kind_of(schema)}; must be a mapping")
-    for path, message in schema_checks.wrong_schema(schema):
+    for path, message in safe_schemas.wrong_schema(schema):
         raise Refused(f"its schema cannot be used: {'.'.join(map(str, path))}: {message}")
     return json.dumps(schema)
 

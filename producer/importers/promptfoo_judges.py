@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from producer.importers.found import criteria
+from producer.importers.imported import criteria
 from producer.importers.promptfoo_checks import (
     Check,
-    Contains,
+    ContainsCheck,
     Is,
     Json,
     Latency,
     Matches,
     Python,
-    Rubric,
+    RubricCheck,
 )
 
 CASE_NOTE = "contains and not-contains ignore case here, and promptfoo's do not"
@@ -73,7 +73,7 @@ def timeout_of(checks: Sequence[Check]) -> float | None:
 
 def rubric_of(checks: Sequence[Check]) -> Judged | None:
     """A rubric of all that a judge model is asked; None where it is asked nothing."""
-    asked = [check for check in checks if isinstance(check, Rubric)]
+    asked = [check for check in checks if isinstance(check, RubricCheck)]
     if not asked:
         return None
     judge: dict[str, Any] = {"type": "llm-rubric"}
@@ -90,7 +90,7 @@ def rubric_of(checks: Sequence[Check]) -> Judged | None:
 
 def needs_no_model(checks: Sequence[Check]) -> list[Check]:
     """The checks that a deterministic judge can make."""
-    return [check for check in checks if not isinstance(check, Rubric | Latency)]
+    return [check for check in checks if not isinstance(check, RubricCheck | Latency)]
 
 
 def deterministic_of(
@@ -100,14 +100,14 @@ def deterministic_of(
     kept = needs_no_model(checks)
     if not kept:
         return None
-    plain = [check for check in kept if isinstance(check, Contains) and not check.any_is_enough]
+    plain = [check for check in kept if isinstance(check, ContainsCheck) and not check.any_is_enough]
     if len(plain) == len(kept) and not all(check.negated for check in plain):
         return _contains(plain)
     small = _small(kept)
     return small or _pytest(kept, name, origin, context)
 
 
-def _contains(checks: list[Contains]) -> Judged:
+def _contains(checks: list[ContainsCheck]) -> Judged:
     expected = [text for check in checks if not check.negated for text in check.texts]
     forbidden = [text for check in checks if check.negated for text in check.texts]
     judge: dict[str, Any] = {"type": "contains", "expected": list(dict.fromkeys(expected))}
@@ -119,13 +119,13 @@ def _contains(checks: list[Contains]) -> Judged:
 
 def _small(checks: list[Any]) -> Judged | None:
     """A small judge, where one check, or several texts that must all be absent, can be put in one."""
-    absent = [check for check in checks if isinstance(check, Contains) and check.negated]
+    absent = [check for check in checks if isinstance(check, ContainsCheck) and check.negated]
     if len(absent) == len(checks) and len({check.ignore_case for check in absent}) == 1:
         return _pattern([text for check in absent for text in check.texts], absent[0].ignore_case, False)
     if len(checks) > 1:
         return None
     match checks[0]:
-        case Contains(texts, ignore_case, _, negated):
+        case ContainsCheck(texts, ignore_case, _, negated):
             return _pattern(list(texts), ignore_case, not negated)
         case Matches(pattern, negated):
             judge = {"type": "regex", "pattern": pattern}
@@ -167,7 +167,7 @@ def _literal(value: Any) -> str:
 
 def _test(check: Any, number: int) -> str:
     match check:
-        case Contains(texts, ignore_case, any_is_enough, negated):
+        case ContainsCheck(texts, ignore_case, any_is_enough, negated):
             output = "OUTPUT.lower()" if ignore_case else "OUTPUT"
             wanted = [text.lower() if ignore_case else text for text in texts]
             word = "any" if any_is_enough or negated else "all"

@@ -11,13 +11,10 @@ from typing import Any
 
 from running import processes_below
 
-from aggregate import artifact as artifacts
-from aggregate.records import AttemptRecord
-from workers.aggregate_run import ended
-from workers.finish import grid_of
-from workers.publish import waiting_keys
-from workers.settings import FINISH, LANES, QUARANTINE
-from workers.store import Keys
+from aggregate.artifact import build as artifacts
+from aggregate.records.record import AttemptRecord
+from workers.rounds.aggregate_run import ended
+from workers.store.keys import FINISH, LANES, QUARANTINE, Keys, waiting_keys
 
 from .stage import Stage
 
@@ -37,13 +34,14 @@ APART = frozenset(
         *(
             "duration_ms",
             "model_ms",
+            "model_seconds",
             "judge_ms",
             "mean_model_ms",
             "mean_judge_ms",
             "wall_seconds",
             "started_at",
         ),
-        *("spent_usd", "wasted_usd", "wasted_attempts", "worker", "deliveries"),
+        *("spent_usd", "wasted_usd", "assumed_usd", "wasted_attempts", "worker", "deliveries"),
     }
 )
 
@@ -69,9 +67,9 @@ def check_left_behind(stage: Stage) -> Violations:
 
 
 def _complete(stage: Stage, records: list[AttemptRecord]) -> Iterator[str]:
-    manifest = stage.store.manifest(stage.run_id)
-    grid = grid_of(manifest)
-    tasks = [task.id for task in stage.store.tasks(stage.run_id)]
+    run = stage.store.run(stage.run_id)
+    manifest, grid = run.manifest, run.grid
+    tasks = [task.id for task in stage.store.tasks(run)]
     planned = set()
     for index in range(grid.attempts):
         cell = grid.cell(index)
@@ -83,7 +81,7 @@ def _complete(stage: Stage, records: list[AttemptRecord]) -> Iterator[str]:
         yield f"{len(missing)} attempts have no record, such as {min(missing)}"
     if extra := set(seen) - planned:
         yield f"{len(extra)} records were never planned, such as {min(extra)}"
-    if stage.store.unfinished(stage.run_id, grid, grid.attempts):
+    if stage.store.unfinished(run, grid.attempts):
         yield "an error was not tried again"
 
 
@@ -125,7 +123,9 @@ def _recomputed(stage: Stage, artifact: dict[str, Any], undisturbed: dict[str, A
     assert state is not None
     info = ended(stage.store, stage.run_id, state)
     (again,) = artifacts.build(info, stage.store.records(stage.run_id))
-    yield from _different("recomputed", comparable(artifact), comparable(json.loads(json.dumps(again))))
+    yield from _different(
+        "recomputed", comparable(artifact), comparable(json.loads(again.model_dump_json(exclude_unset=True)))
+    )
     if undisturbed is not None:
         yield from _different("undisturbed", comparable(artifact), comparable(undisturbed))
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import redis
 
-from workers.messages import Manifest
-from workers.publish import waiting_keys
-from workers.store import Keys
+from workers.store.keys import Keys, waiting_keys
+from workers.store.messages import Manifest
 
 from .stage import Stage
 

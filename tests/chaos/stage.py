@@ -18,7 +18,8 @@ import redis
 from conftest import start_server
 from running import a_suite, standalone, start_uplift
 
-from workers.store import Keys, Store
+from workers.store.keys import Keys
+from workers.store.run_store import Store
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ import pytest
 import redis.connection
 
 from producer import plan as plans
-from producer.collect import collect
-from producer.options import Options
-from producer.places import Places
-from producer.submit import Server, go_on, open_server, submit
-from producer.watch import Watch
-from workers.store import Keys
+from producer.baselines.cache import Reuse
+from producer.runs.collect import collect
+from producer.runs.submit import go_on, submit
+from producer.runs.watch import Watch
+from producer.server.connect import Server, open_server
+from producer.settings.run_settings import RunSettings
+from producer.state_root import Places
+from workers.store.keys import Keys
 
 from .stage import SHORT, Stage, a_folder, remove
 
@@ -57,7 +59,7 @@ def stage() -> Iterator[Stage]:
 
 
 def a_plan(stage: Stage, name: str) -> plans.Plan:
-    options = Options(
+    options = RunSettings(
         task_suite=stage.suite,
         state_root=stage.folder / "state",
         standalone=True,
@@ -69,7 +71,7 @@ def a_plan(stage: Stage, name: str) -> plans.Plan:
 
 def steps_of_submitting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
     with dying_at(monkeypatch, 0) as sent:
-        submit(open_server(stage.url), a_plan(stage, "counted"), {})
+        submit(open_server(stage.url), a_plan(stage, "counted"), Reuse())
     return len(sent)
 
 
@@ -77,9 +79,9 @@ def begin_or_go_on(stage: Stage, plan: plans.Plan) -> Server:
     """What a person does: start the run, or resume it where it exists already."""
     server = open_server(stage.url)
     if stage.client.exists(Keys(plan.run_id).state):
-        go_on(server, plan.run_id)
+        go_on(server, server.store.run(plan.run_id))
     else:
-        submit(server, plan, {})
+        submit(server, plan, Reuse())
     return server
 
 
@@ -97,10 +99,10 @@ def test_at_every_step_of_submitting(
             with dying_at(monkeypatch, step), suppress(Killed):
                 begin_or_go_on(stage, plan)
         server = begin_or_go_on(stage, plan)
-        (artifact,) = Watch(server, run_id).follow()
+        (artifact,) = Watch(server, server.store.run(run_id)).follow()
         records = list(stage.store.records(run_id))
         assert len({(r.task, r.arm) for r in records}) == len(records) == 4, step
-        assert artifact["attempts"]["run"] == 4, step
+        assert artifact.attempts.run == 4, step
         state = stage.store.state(run_id)
         assert state is not None
         assert state.spent - state.wasted == pytest.approx(0.04), step
@@ -109,10 +111,10 @@ def test_at_every_step_of_submitting(
 def test_at_every_file_of_collecting(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "1")
     server = open_server(stage.url)
-    submit(server, a_plan(stage, "collected"), {})
-    made = Watch(server, "collected").follow()
+    run = submit(server, a_plan(stage, "collected"), Reuse())
+    made = Watch(server, run).follow()
     whole = Places(tmp_path / "whole")
-    written = collect(server.store, "collected", made, whole)
+    written = collect(server.store, run, made, whole)
     files = _files(whole.root)
     for step in range(1, 20):
         places = Places(tmp_path / str(step))
@@ -131,11 +133,11 @@ def test_at_every_file_of_collecting(stage: Stage, monkeypatch: pytest.MonkeyPat
             with monkeypatch.context() as patch:
                 patch.setattr(Path, "replace", replace_some)
                 try:
-                    collect(server.store, "collected", made, places)
+                    collect(server.store, run, made, places)
                 except Killed:
                     continue
-        again = collect(server.store, "collected", made, places)
-        assert [one["delta"] for one in again] == [one["delta"] for one in written]
+        again = collect(server.store, run, made, places)
+        assert [one.delta for one in again] == [one.delta for one in written]
         assert _files(places.root) == files, step
         if renamed < step:
             break

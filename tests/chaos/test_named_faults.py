@@ -20,7 +20,7 @@ import pytest
 import redis
 from running import start_uplift
 
-from workers.store import Keys
+from workers.store.keys import Keys
 
 from .checker import check, check_left_behind
 from .faults import cut_connections, deliver_twice, restart_server
@@ -156,7 +156,9 @@ def test_a_full_disk_at_home_is_said_writes_nothing_by_halves_and_can_be_made_up
             timeout=120,
         )
         assert ended.returncode == 3, ended.stderr
-        assert "File too large; make room, then go on with: uplift resume" in ended.stderr
+        assert (
+            "File too large; all records are kept: mend that, then go on with: uplift resume" in ended.stderr
+        )
         assert "Traceback" not in ended.stderr
         assert not stage.artifact_path().exists()
         assert [path for path in (stage.folder / "state").rglob(".*") if path.is_file()] == []
@@ -190,7 +192,7 @@ prompt = sys.stdin.read()
 pid = os.getppid()
 while "word1" in prompt and pid > 1:
     words = open(f"/proc/{pid}/cmdline").read().split("\\0")
-    if "workers.quarantine" in words or "worker" in words:
+    if "workers.process.quarantine" in words or "worker" in words:
         os.kill(pid, signal.SIGKILL)
     pid = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
 print(prompt)
@@ -350,9 +352,9 @@ def test_a_worker_that_is_told_to_stop_hands_back_a_quarantined_attempt_too() ->
         worker.wait(timeout=40)
         second = stage.start_worker()
         alone = stage.client
-        assert stage.until(lambda: any(b"workers.quarantine" in words for words in _below(second.pid)), 60), (
-            stage.story()
-        )
+        assert stage.until(
+            lambda: any(b"workers.process.quarantine" in words for words in _below(second.pid)), 60
+        ), stage.story()
         assert stage.until(lambda: alone.zcard(Keys(stage.run_id).claims) > 0, 60)
         second.terminate()
         assert second.wait(timeout=40) == 0

@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Literal, assert_never, cast, get_args
+from typing import assert_never
 
-from judges.spec import Rubric
-from workers.messages import ModelSettings, Task
-from workers.models import KINDS, Model
-
-Kind = Literal["claude-code", "anthropic", "openai", "command", "mock", "sim", "replay"]
-_NEEDS_NAME = ("anthropic", "openai", "command", "replay")
-
-
-class UnknownModel(ValueError):
-    """A model spec that names no model; the message says what is allowed."""
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """A spec taken apart: what kind of client, and the name or settings after the colon."""
-
-    kind: Kind
-    name: str = ""
-
-
-@lru_cache(maxsize=256)
-def parse(spec: str) -> ModelSpec:
-    """Take a spec apart and check all of it that needs no config; raises UnknownModel."""
-    word, colon, name = spec.partition(":")
-    if word not in get_args(Kind):
-        raise UnknownModel(f"unknown model {spec!r}; {_suggestion(word)}known kinds: {', '.join(KINDS)}")
-    kind = cast(Kind, word)
-    if kind in _NEEDS_NAME and not name.strip():
-        raise UnknownModel(f"model {spec!r} lacks a name; write {kind}:{_example(kind)}")
-    if colon and not name.strip():
-        raise UnknownModel(f"model {spec!r} ends in a colon; write {kind} or {kind}:{_example(kind)}")
-    if kind == "mock" and name:
-        raise UnknownModel(f"model {spec!r}: mock takes no name; write mock")
-    if kind == "sim":
-        from workers.models import sim
-
-        try:
-            sim.parse(name)
-        except ValueError as problem:
-            raise UnknownModel(f"model {spec!r}: {problem}") from None
-    return ModelSpec(kind, name)
+from workers.models.model import Model
+from workers.models.names import parse
+from workers.store.messages import ModelSettings
 
 
 def model_for(spec: str, settings: ModelSettings) -> Model:
@@ -59,7 +18,7 @@ def model_for(spec: str, settings: ModelSettings) -> Model:
     parsed = parse(spec)
     match parsed.kind:
         case "mock":
-            from workers.models.mock import Mock
+            from workers.models.sim import Mock
 
             return Mock()
         case "sim":
@@ -117,24 +76,3 @@ def agent_version(spec: str) -> str | None:
     from workers.models import claude_code
 
     return claude_code.version()
-
-
-def is_simulated(spec: str) -> bool:
-    """Whether no real model answers, so that the numbers say nothing about a skill."""
-    return parse(spec).kind in ("mock", "sim")
-
-
-def graders(task: Task, spec: str, judge_model: str | None) -> list[str]:
-    """The models that judge an answer of `spec`, one call each; none where the answer itself is not real."""
-    if not isinstance(task.judge, Rubric) or is_simulated(spec):
-        return []
-    return [judge or judge_model or spec for judge in task.judge.judges or [""]]
-
-
-def _suggestion(word: str) -> str:
-    close = difflib.get_close_matches(word, get_args(Kind), n=1)
-    return f"did you mean {close[0]}? " if close else ""
-
-
-def _example(kind: Kind) -> str:
-    return {"command": "codex", "replay": "records.jsonl", "sim": "candidate=0.8"}.get(kind, "MODEL")

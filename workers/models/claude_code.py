@@ -2,35 +2,291 @@
 
 Both arms get identical flags; in mount mode the candidate's skill is added with --plugin-dir. The switches
 below keep the user's settings, memories, bundled skills and CLAUDE.md files out of both arms.
+
+Of its stream, `is_error` says that a run failed, and `subtype` does not: API errors come with "success" and odd exit
+codes. The model's own ends, a refusal or an answer that was cut, also come as errors but are answers. A run that is
+killed leaves no result, so everything is also collected on the way; partial messages alone tell what each call said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import shutil
 import subprocess
+from collections import Counter
+from collections.abc import Collection
 from functools import lru_cache
-from typing import TypeVar
+from pathlib import Path
+from typing import Any
 
-from judges.judgment import Completion
-from workers.messages import ModelSettings
-from workers.models import ModelFailed, ModelTimedOut, Request
-from workers.models.agent_folders import Folders, folders, own_deadline
-from workers.models.claude_stream import Stream
-from workers.models.confine import confined
-from workers.models.output import capped, message
+from judges.judgment import Completion, usage
+from workers.models.agent_sandbox import confined
+from workers.models.http import HOPELESS
+from workers.models.model import (
+    CUT,
+    UNBILLED,
+    ModelError,
+    ModelFailed,
+    ModelTimedOut,
+    Request,
+    capped,
+    message,
+    named,
+)
+from workers.models.needs import KEYS
 from workers.models.prices import priced
-from workers.models.process import clean_environment, run
+from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
+from workers.store.messages import ModelSettings
 
-Number = TypeVar("Number", int, float)
+_NO_ACCESS = ("Invalid API key", "There's an issue with the selected model", "Credit balance is too low")
+_SYNTHETIC = "<synthetic>"  # the "model" of what the CLI says itself
+
+
+class Stream:
+    """One run's events so far; `skill` are the names of the skill whose loads count, None where there is none."""
+
+    def __init__(self, skill: Collection[str] | None = None) -> None:
+        self.version: str | None = None
+        self.skill_invoked = None if skill is None else False
+        self._skill = {skill_name(name) for name in skill or ()}
+        self._loading: set[str] = set()
+        self.result: dict[str, Any] | None = None
+        self.hopeless_status: int | None = None
+        self._model: str | None = None
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._running: dict[Any, dict[str, Any]] = {}
+        self._waiting = False
+        self._served: set[str | None] = set()
+        self._begun = ""
+        self._said = ""
+        self._complaint: Any = None
+
+    def read(self, line: bytes) -> bool:
+        """Take one line in; True when the run cannot succeed any more and need not go on."""
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(event, dict):
+            return False
+        kind = event.get("type")
+        if kind == "system":
+            self._system(event)
+        elif kind == "stream_event" and isinstance(event.get("event"), dict):
+            self._partial(event["event"], event.get("parent_tool_use_id"))
+        elif kind == "assistant" and isinstance(event.get("message"), dict):
+            self._assistant(event["message"], event)
+        elif kind == "user" and isinstance(event.get("message"), dict):
+            self._results(event["message"])
+        elif kind == "result":
+            self.result = event
+        return self.hopeless_status is not None
+
+    def _system(self, event: dict[str, Any]) -> None:
+        if event.get("subtype") == "init":
+            version, model = event.get("claude_code_version"), event.get("model")
+            self.version = version if isinstance(version, str) else None
+            self._model = model if isinstance(model, str) else None
+        self._waiting = self._waiting or event.get("status") == "requesting"
+        # The CLI would try a wrong key again and again.
+        if event.get("subtype") == "api_retry" and event.get("error_status") in HOPELESS:
+            self.hopeless_status = event["error_status"]
+
+    def _partial(self, event: dict[str, Any], parent: Any) -> None:
+        """A call begins, or ends: then its usage is whole. `parent` is the tool that a sub-agent runs in."""
+        said = event.get("message")
+        if event.get("type") == "message_start" and isinstance(said, dict):
+            self._call(said, parent)
+        call = self._running.get(parent) if isinstance(parent, str | None) else None
+        if event.get("type") == "message_delta" and call is not None:
+            counts, delta = event.get("usage"), event.get("delta")
+            known = {name: one for name, one in _mapping(counts).items() if one is not None}
+            call["usage"] = {**_mapping(call.get("usage")), **known}
+            call["stop_reason"] = _mapping(delta).get("stop_reason")
+
+    def _call(self, said: dict[str, Any], parent: Any) -> None:
+        name = said.get("id")
+        if not isinstance(name, str) or name in self._calls or not isinstance(parent, str | None):
+            return
+        if parent is None:
+            # The CLI has an answer that was cut continued, so the next one is the rest of it.
+            self._served.add(named(said.get("model")))
+            self._begun = self._said if self._last.get("stop_reason") in CUT else ""
+        self._waiting = False
+        self._calls[name] = self._running[parent] = {**said, "stop_reason": None}
+
+    @property
+    def _last(self) -> dict[str, Any]:
+        return self._running.get(None, {})
+
+    def _assistant(self, said: dict[str, Any], event: dict[str, Any]) -> None:
+        if said.get("model") == _SYNTHETIC:
+            self._complaint = event.get("error")
+            return
+        self._call(said, event.get("parent_tool_use_id"))
+        for block in _blocks(said):
+            if block.get("type") == "text":
+                self._said = self._begun + str(block.get("text", ""))
+            if block.get("type") == "tool_use" and block.get("name") == "Skill":
+                asked = _mapping(block.get("input")).get("skill")
+                if isinstance(asked, str) and skill_name(asked) in self._skill:
+                    self._loading.add(str(block.get("id")))
+
+    def _results(self, said: dict[str, Any]) -> None:
+        """A skill is invoked when it has been loaded: the agent may ask for one that is not there."""
+        for block in _blocks(said):
+            if block.get("type") == "tool_result" and str(block.get("tool_use_id")) in self._loading:
+                self._loading.discard(str(block.get("tool_use_id")))
+                self.skill_invoked = self.skill_invoked or not block.get("is_error")
+
+    @property
+    def text(self) -> str:
+        """The final answer; of a run that did not get there, the last thing that the model said."""
+        final = self.result.get("result") if self.result and not self.failed else None
+        return final if isinstance(final, str) and not self._begun else self._said
+
+    @property
+    def turns(self) -> int | None:
+        """How many times a model was called; what the CLI calls turns leaves some out and adds others."""
+        return len(self._calls) or None
+
+    @property
+    def served(self) -> str | None:
+        """Who answered, by the replies' own words; sub-agents may have models of their own."""
+        return ", ".join(sorted(filter(None, self._served))) or None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the answer was cut: out of turns, out of tokens, or stopped from outside."""
+        return self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
+
+    @property
+    def failed(self) -> bool:
+        """Whether the CLI says that it gave no answer."""
+        return self.result is not None and bool(self.result.get("is_error"))
+
+    @property
+    def _out_of_turns(self) -> bool:
+        return self.result is not None and self.result.get("subtype") == "error_max_turns"
+
+    @property
+    def _answered(self) -> bool:
+        """Whether there is something to judge: the model's own end, however the CLI calls it."""
+        if self.result is None or not self.failed or self._out_of_turns:
+            return self.result is not None
+        return self.result.get("stop_reason") == "refusal" or self._complaint == "max_output_tokens"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Tools that were denied: such a run ends well, but could not do what it wanted."""
+        denials = self.result.get("permission_denials") if self.result else None
+        names = [str(one.get("tool_name")) for one in denials or [] if isinstance(one, dict)]
+        return tuple(
+            f"tool {name} was denied {times} times" for name, times in sorted(Counter(names).items())
+        )
+
+    @property
+    def used(self) -> list[tuple[str, Completion]] | None:
+        """Tokens of each call, with the model that was asked; empty where none was billed, None where nobody tells.
+
+        Long prompts have prices of their own, so calls are not added up. What the result counts beside them, such
+        as calls that the stream does not show, is one more. Where a call was cut off with the run, nobody knows
+        what it said.
+        """
+        told = self.result.get("modelUsage") if self.result else None
+        if not isinstance(told, dict) or not (told or self.failed):
+            calls = [(self._asked(call), _counted(call)) for call in self._calls.values()]
+            return [*calls, *([(str(self._model), _NOT_TOLD)] if calls and self._waiting else [])] or None
+        totals = {name: _tokens(one, _RESULT_NAMES) for name, one in told.items() if isinstance(one, dict)}
+        ended = [call for call in self._calls.values() if call["stop_reason"] is not None]
+        return [
+            (name, part)
+            for name, total in totals.items()
+            for part in _parts(total, [_counted(call) for call in ended if self._asked(call, totals) == name])
+        ]
+
+    def _asked(self, call: dict[str, Any], known: Collection[str] = ()) -> str:
+        """The model that a call was for: the run's, unless the result counts the one that answered apart."""
+        served = str(call.get("model"))
+        return served if served in known else self._model or served
+
+    @property
+    def told(self) -> str:
+        """What the CLI says of the run, in its own words."""
+        final = (self.result or {}).get("result")
+        return final if isinstance(final, str) and final else str((self.result or {}).get("errors", ""))
+
+    def error(self, finished: EndedProgram) -> ModelError | None:
+        """Why the run gave no answer, or None where it did."""
+        if self.result is None and self.hopeless_status is None:
+            how = f"exit code {finished.exit_code}"
+            return ModelFailed(message(f"claude ended without a result ({how}): {finished.errors}"))
+        if self._answered:
+            return None
+        status = self.hopeless_status or (self.result or {}).get("api_error_status")
+        hopeless = status in HOPELESS or any(sign in self.told for sign in _NO_ACCESS)
+        words = f"claude failed{f' with HTTP {status}' if status else ''}: {self.told or self._said}"
+        return ModelFailed(message(words), hopeless=hopeless)
+
+
+def skill_name(text: str) -> str:
+    """A skill's name as the CLI writes it, whether it is asked for as `name`, `/name` or `plugin:name`."""
+    return re.sub("[^A-Za-z0-9_-]", "-", text.rpartition(":")[2].removeprefix("/"))
+
+
+_RESULT_NAMES = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+_NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None})
+_MESSAGE_NAMES = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def _tokens(usage: dict[str, Any], names: tuple[str, str, str, str]) -> Completion:
+    """Token counts with cached input added to the input, which the CLI leaves out of it."""
+    plain, output, read, written = (
+        value if isinstance(value := usage.get(name), int) and value >= 0 else None for name in names
+    )
+    whole = None if plain is None else plain + (read or 0) + (written or 0)
+    return Completion(
+        input_tokens=whole, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written
+    )
+
+
+def _counted(call: dict[str, Any]) -> Completion:
+    """A call's tokens. How many it said is known when it has ended: until then it tells only how it began."""
+    counts = _mapping(call.get("usage"))
+    if call["stop_reason"] is None:
+        counts = {**counts, "output_tokens": None}
+    return _tokens(counts, _MESSAGE_NAMES)
+
+
+def _parts(total: Completion, calls: list[Completion]) -> list[Completion]:
+    """The calls that make up a total, and what is left of it; the total alone where they are no parts of it."""
+    spent = usage(calls)
+    if None in (spent["input_tokens"], spent["output_tokens"], total.input_tokens, total.output_tokens):
+        return [total]
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    left: dict[str, Any] = {name: (getattr(total, name) or 0) - (spent[name] or 0) for name in names}
+    if min(left.values()) < 0:
+        return [total]
+    return [*calls, Completion(**left)] if any(left.values()) else calls
+
+
+def _blocks(said: dict[str, Any]) -> list[dict[str, Any]]:
+    blocks = said.get("content")
+    return [block for block in (blocks if isinstance(blocks, list) else []) if isinstance(block, dict)]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
 
 DEFAULT_TOOLS = ("Bash", "Edit", "Glob", "Grep", "Read", "Skill", "Write")
 DEFAULT_MAX_TURNS = 50
 # An agent that is asked again starts from nothing, so the CLI itself retries a call, as often as we would.
 RETRIES = 5
-CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
-_ALLOWED = (*CREDENTIALS, "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
+_ALLOWED = (*KEYS["claude-code"], "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_BUNDLED_SKILLS": "1",
     "CLAUDE_CODE_DISABLE_POLICY_SKILLS": "1",
@@ -43,16 +299,15 @@ _SWITCHES = {
     "DISABLE_TELEMETRY": "1",
 }
 _FLAGS = (
-    *("-p", "--output-format", "stream-json", "--verbose"),
+    *("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"),
     *("--setting-sources", "", "--strict-mcp-config", "--no-session-persistence"),
 )
+_NAME = re.compile(r"^name:[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _NO_KEY = "claude-code has no key; set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN by `claude setup-token`"
 
 
 class ClaudeCode:
     """One agent run per question, each a process of its own."""
-
-    agent = True
 
     def __init__(self, name: str, settings: ModelSettings) -> None:
         self.name = name
@@ -60,23 +315,25 @@ class ClaudeCode:
 
     async def complete(self, request: Request) -> Completion:
         program = executable()
-        if not any(os.environ.get(name) for name in CREDENTIALS):
+        if not any(os.environ.get(name) for name in KEYS["claude-code"]):
             raise ModelFailed(_NO_KEY, hopeless=True)
         async with folders(request) as places:
             argv = await asyncio.to_thread(self._confined, program, request, places)
-            stream = Stream()
+            stream = Stream(None if request.skill is None else await asyncio.to_thread(_names, request.skill))
             try:
                 async with asyncio.timeout(own_deadline(request)):
                     finished = await run(
                         argv,
                         stdin=request.prompt.encode("utf-8", "replace"),
                         cwd=places.workspace,
-                        environment=self._environment(places),
+                        environment=self._environment(request, places),
                         on_line=stream.read,
                     )
             except TimeoutError:
                 raise ModelTimedOut(self._completion(stream)) from None
             if (error := stream.error(finished)) is not None:
+                if stream.used is not None:
+                    error.completion = self._completion(stream)
                 raise error
             return self._completion(stream)
 
@@ -90,7 +347,7 @@ class ClaudeCode:
         allowed = ",".join(tools) if request.workspace is not None else ""
         # A tool may be allowed for some uses only, as in Bash(git *); it is offered by its bare name.
         offered = ",".join(dict.fromkeys(tool.partition("(")[0] for tool in tools)) if allowed else ""
-        params = {**self.settings.params, **request.params}
+        params = self._params(request)
         flags = [*_FLAGS, "--max-turns", str(params.get("max_turns", DEFAULT_MAX_TURNS)), "--tools", offered]
         if allowed:
             flags += ["--allowedTools", allowed]
@@ -102,16 +359,19 @@ class ClaudeCode:
             flags += ["--plugin-dir", str(request.skill.resolve())]
         return flags
 
-    def _confined(self, program: str, request: Request, places: Folders) -> list[str]:
+    def _params(self, request: Request) -> dict[str, Any]:
+        return {**self.settings.params, **request.params}
+
+    def _confined(self, program: str, request: Request, places: AgentFolders) -> list[str]:
         return confined(
             [program, *self.arguments(request)],
             sandbox=request.sandbox,
             workspace=places.workspace,
             home=places.home,
-            readable=[request.skill] if request.skill is not None else [],
+            skill=request.skill,
         )
 
-    def _environment(self, places: Folders) -> dict[str, str]:
+    def _environment(self, request: Request, places: AgentFolders) -> dict[str, str]:
         environment = {
             **clean_environment(places.home, _ALLOWED),
             **_SWITCHES,
@@ -120,31 +380,38 @@ class ClaudeCode:
         }
         if base_url := self.settings.params.get("base_url"):
             environment["ANTHROPIC_BASE_URL"] = str(base_url)
+        if max_tokens := self._params(request).get("max_tokens"):
+            environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(max_tokens)
         return environment
 
     def _completion(self, stream: Stream) -> Completion:
         """What was said and spent; the CLI's own cost is not used, it prices unknown models like Opus."""
         text, cut = capped(stream.text)
+        used = stream.used
+        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
         parts = [
-            priced(used, f"claude-code:{model.partition('[')[0]}", self.settings)
-            for model, used in stream.used.items()
+            priced(tokens, spec, self.settings) for spec, (_, tokens) in zip(specs, used or (), strict=True)
         ]
-        cost = _total([part.cost_usd for part in parts])
+        total = usage([UNBILLED] if used == [] else parts)
+        known = bool(parts) and total["cost_usd"] is not None
         return Completion(
             text=text,
             truncated=cut or stream.unfinished,
-            input_tokens=_total([part.input_tokens for part in parts]),
-            output_tokens=_total([part.output_tokens for part in parts]),
-            cache_read_tokens=_total([part.cache_read_tokens for part in parts]),
-            cache_write_tokens=_total([part.cache_write_tokens for part in parts]),
-            cost_usd=cost,
-            cost_source=None if cost is None else parts[0].cost_source,
-            unit_prices=parts[0].unit_prices if cost is not None and len(parts) == 1 else None,
+            **total,
+            cost_source=parts[0].cost_source if known else None,
+            unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
             turns=stream.turns,
             skill_invoked=stream.skill_invoked,
             agent_version=stream.version,
+            served_model=stream.served,
             warnings=stream.warnings,
         )
+
+
+def _names(skill: Path) -> list[str]:
+    """What an agent may call a mounted skill: the name in its front matter, and its folder's."""
+    text = (skill / "SKILL.md").read_text("utf-8", "replace")
+    return [skill.name, *(name.strip("'\"") for name in _NAME.findall(text)[:1])]
 
 
 def executable() -> str:
@@ -167,9 +434,3 @@ def version() -> str | None:
     except (ModelFailed, OSError, subprocess.TimeoutExpired):
         return None
     return message(said.stdout.decode("utf-8", "replace")) or None
-
-
-def _total(values: list[Number | None]) -> Number | None:
-    """The sum over models; unknown where one is, or where there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

@@ -1,49 +1,150 @@
 """Ask any program that the config declares: prompt by stdin or file, answer as text, JSON or JSON lines.
 
 The program is started without a shell, in the attempt's workspace, with a new home and only the environment
-that is allowed by name. The presets follow the programs' documentation; docs/models.md says what was tried.
+that is allowed by name. A spec may name the model that the program is to ask: `command:codex:gpt-5`.
+
+Values are found in its JSON by a path, as the config writes it: `a.b.0` walks names and list indices; `*` takes every
+value of an object or list and `a|b` those of several names, and numbers found that way are added up. `PATH where
+KEY=VALUE and KEY=VALUE` looks only where those paths have those values.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from judges.judgment import Completion
-from workers.messages import CommandSpec, ModelSettings
-from workers.models import ModelBusy, ModelFailed, ModelTimedOut, Request, json_path
-from workers.models.agent_folders import Folders, folders, mount, own_deadline
-from workers.models.choose import UnknownModel
-from workers.models.confine import confined
-from workers.models.output import capped, decoded, message
+from judges.safe_text import did_you_mean
+from workers.models.agent_sandbox import confined, hint
+from workers.models.model import (
+    ModelBusy,
+    ModelError,
+    ModelFailed,
+    ModelTimedOut,
+    Request,
+    capped,
+    decoded,
+    message,
+    without_secrets,
+)
+from workers.models.names import UnknownModel
 from workers.models.prices import priced
-from workers.models.process import Finished, clean_environment, run
+from workers.models.program import (
+    AgentFolders,
+    EndedProgram,
+    clean_environment,
+    folders,
+    mount,
+    own_deadline,
+    run,
+)
+from workers.store.messages import CommandSpec, ModelSettings
+
+
+class BadPath(ValueError):
+    """A path that cannot be read."""
+
+
+@dataclass(frozen=True)
+class JsonPath:
+    """A parsed path: the steps to walk, and the conditions on the object they start from."""
+
+    steps: tuple[str, ...]
+    conditions: tuple[tuple[tuple[str, ...], str], ...] = ()
+
+    def find(self, value: Any) -> Any:
+        """The value at the path, a sum where several numbers were found, or None."""
+        if any(_shown(_first(value, steps)) != wanted for steps, wanted in self.conditions):
+            return None
+        found = [one for one in _walk(value, self.steps) if one is not None]
+        if len(found) > 1 and all(
+            isinstance(one, int | float) and not isinstance(one, bool) for one in found
+        ):
+            return sum(found)
+        return found[0] if found else None
+
+
+def parse(text: str) -> JsonPath:
+    path, _, rest = text.partition(" where ")
+    conditions = []
+    for condition in rest.split(" and ") if rest else []:
+        key, equals, wanted = condition.partition("=")
+        if not equals or not key.strip():
+            raise BadPath(f"condition {condition!r} of path {text!r} is not KEY=VALUE")
+        conditions.append((_steps(key, text), wanted.strip()))
+    return JsonPath(_steps(path, text), tuple(conditions))
+
+
+def _steps(path: str, text: str) -> tuple[str, ...]:
+    steps = tuple(path.strip().split("."))
+    if not all(steps):
+        raise BadPath(f"path {text!r} has an empty step")
+    return steps
+
+
+def _walk(value: Any, steps: tuple[str, ...]) -> Iterator[Any]:
+    if not steps:
+        yield value
+        return
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, dict):
+        chosen = list(value.values()) if step == "*" else [value.get(name) for name in step.split("|")]
+    elif isinstance(value, list):
+        index = int(step) if step.lstrip("-").isdecimal() else None
+        inside = index is not None and -len(value) <= index < len(value)
+        chosen = value if step == "*" else [value[index]] if inside and index is not None else []
+    else:
+        return
+    for one in chosen:
+        yield from _walk(one, rest)
+
+
+def _first(value: Any, steps: tuple[str, ...]) -> Any:
+    return next(_walk(value, steps), None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
 
 PRESETS = {
     "codex": CommandSpec(
-        argv=("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write", "-"),
+        argv=(
+            *("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
+            *("--config", "openai_base_url={base_url}", "-"),
+        ),
         output="jsonl",
         text_path="item.text where type=item.completed and item.type=agent_message",
         input_tokens_path="usage.input_tokens where type=turn.completed",
         output_tokens_path="usage.output_tokens where type=turn.completed",
         cache_read_tokens_path="usage.cached_input_tokens where type=turn.completed",
         error_path="error.message where type=turn.failed",
-        environment=("OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL"),
+        environment=("CODEX_API_KEY",),
         skill_folder="{home}/.agents/skills",
+        model_argv=("--model", "{model}"),
     ),
     "gemini": CommandSpec(
-        argv=("gemini", "--output-format", "json", "--approval-mode", "yolo"),
+        argv=("gemini", "--output-format", "json", "--approval-mode", "yolo", "--skip-trust"),
         output="json",
         text_path="response",
-        input_tokens_path="stats.models.*.tokens.prompt",
-        output_tokens_path="stats.models.*.tokens.candidates",
+        input_tokens_path="stats.models.*.tokens.prompt|tool",
+        output_tokens_path="stats.models.*.tokens.candidates|thoughts",
         cache_read_tokens_path="stats.models.*.tokens.cached",
+        turns_path="stats.models.*.api.totalRequests",
         error_path="error.message",
-        environment=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
+        environment=(
+            *("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+            *("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_VERTEX_BASE_URL"),
+        ),
         skill_folder="{home}/.gemini/skills",
+        model_argv=("--model", "{model}"),
     ),
 }
 _PATHS = (
@@ -52,21 +153,27 @@ _PATHS = (
 )
 
 
-def declared(name: str, settings: ModelSettings) -> CommandSpec:
-    """The program of that name, from the config first; raises UnknownModel for none or a broken one."""
+_LAST_WORDS = 400
+_OPENAI = "https://api.openai.com/v1"
+
+
+def declared(whole: str, settings: ModelSettings) -> CommandSpec:
+    """What `PROGRAM` or `PROGRAM:MODEL` names, from the config first; raises UnknownModel for none or a broken one."""
+    name, _, model = whole.partition(":")
     spec = settings.commands.get(name) or PRESETS.get(name)
     if spec is None:
         known = sorted({*settings.commands, *PRESETS})
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise UnknownModel(f"unknown command {name!r}; {hint}declared: {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        raise UnknownModel(f"unknown command {name!r}; declared: {', '.join(known)}{hint}")
+    if model and not spec.model_argv:
+        raise UnknownModel(f"command {name} takes no model such as {model!r}: it declares no model_argv")
     if spec.prompt == "file" and not any("{prompt_file}" in part for part in spec.argv):
         raise UnknownModel(f"command {name}: prompt is 'file', but argv has no {{prompt_file}}")
     if spec.output != "text" and spec.text_path is None:
         raise UnknownModel(f"command {name}: output is {spec.output!r}, so text_path is needed")
     try:
         _parsed_paths(spec)
-    except json_path.BadPath as problem:
+    except BadPath as problem:
         raise UnknownModel(f"command {name}: {problem}") from None
     return spec
 
@@ -78,7 +185,6 @@ class Command:
         self.name = name
         self.spec = spec
         self.settings = settings
-        self.agent = spec.agent
         self._paths = _parsed_paths(spec)
 
     async def complete(self, request: Request) -> Completion:
@@ -101,29 +207,45 @@ class Command:
                         on_line=self._line_reader(found) if self.spec.output == "jsonl" else None,
                     )
             except TimeoutError:
-                raise ModelTimedOut(self._completion(found, cut=True)) from None
-        return priced(self._answer(finished, found), f"command:{self.name}", self.settings)
+                raise ModelTimedOut(self._priced(self._completion(found, request, cut=True))) from None
+        try:
+            return self._priced(self._answer(finished, found, request))
+        except ModelError as failed:
+            if found:  # a program that fails may well say what it has used
+                failed.completion = self._priced(self._completion(found, request, cut=True))
+            raise
 
     async def close(self) -> None:
         pass
 
-    def _prepared(self, request: Request, places: Folders) -> list[str]:
+    def _prepared(self, request: Request, places: AgentFolders) -> list[str]:
         """Lay out prompt and skill, and return the command line."""
         prompt_file = places.home / "prompt.txt"
         prompt_file.write_text(_whole_prompt(request), "utf-8", "replace")
         values = {"workspace": places.workspace, "home": places.home, "prompt_file": prompt_file}
-        argv = [_filled(part, values) for part in self.spec.argv]
+        _, _, model = self.name.partition(":")
+        texts = {"base_url": self._base_url(), "model": model}
+        given = (*self.spec.argv, *(self.spec.model_argv if model else ()))
+        argv = [_filled(part, {**values, **texts}) for part in given]
         readable = [Path(path).expanduser() for path in self.spec.readable]
         if request.skill is not None:
             if self.spec.skill_folder is not None:
-                mount(request.skill, places.workspace / _filled(self.spec.skill_folder, values))
+                mount(request.skill, places.workspace / _filled(self.spec.skill_folder, values), places)
             argv += [
                 _filled(part, {**values, "skill": request.skill.resolve()}) for part in self.spec.skill_argv
             ]
-            readable.append(request.skill)
         return confined(
-            argv, sandbox=request.sandbox, workspace=places.workspace, home=places.home, readable=readable
+            argv,
+            sandbox=request.sandbox,
+            workspace=places.workspace,
+            home=places.home,
+            skill=request.skill,
+            readable=readable,
         )
+
+    def _base_url(self) -> str:
+        """Where a program that speaks OpenAI's API is to send its requests, as for `openai:` models."""
+        return str(self.settings.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OPENAI)
 
     def _line_reader(self, found: dict[str, Any]) -> Any:
         def read(line: bytes) -> bool:
@@ -141,34 +263,41 @@ class Command:
         values = {name: path.find(value) for name, path in self._paths.items()}
         return {name: one for name, one in values.items() if one is not None}
 
-    def _answer(self, finished: Finished, found: dict[str, Any]) -> Completion:
+    def _answer(self, finished: EndedProgram, found: dict[str, Any], request: Request) -> Completion:
         if self.spec.output == "json" and not finished.cut:
             try:
-                found = self._found(json.loads(finished.output or b"null"))
+                found.update(self._found(json.loads(finished.output or b"null")))
             except (ValueError, RecursionError):
                 # A program that failed is quoted for its exit code, not for its missing JSON.
-                self._check_exit(finished)
+                self._check_exit(finished, request)
                 raise ModelFailed(f"{self.name}: unreadable JSON: {_start(finished.output)}") from None
         if told := found.get("error"):
             raise ModelFailed(message(f"{self.name}: {told if isinstance(told, str) else json.dumps(told)}"))
         if not finished.cut:
-            self._check_exit(finished)
+            self._check_exit(finished, request)
         if self.spec.output == "text":
             text, cut = decoded(finished.output)
             return Completion(text=text, truncated=cut)
         if not isinstance(found.get("text"), str):
             raise ModelFailed(f"{self.name}: no text at {self.spec.text_path!r} in its output")
-        return self._completion(found, cut=False)
+        return self._completion(found, request, cut=False)
 
-    def _check_exit(self, finished: Finished) -> None:
+    def _check_exit(self, finished: EndedProgram, request: Request) -> None:
         if finished.exit_code in self.spec.ok_exit_codes:
             return
-        words = message(f"{self.name} ended with exit code {finished.exit_code}: {finished.errors}")
+        # Programs warn first, and say last what went wrong.
+        last = without_secrets(finished.errors).strip()[-_LAST_WORDS:]
+        words = message(f"{self.name} ended with exit code {finished.exit_code}: {last}")
+        words += hint(finished.errors, request.sandbox)
         raise ModelBusy(words) if finished.exit_code in self.spec.busy_exit_codes else ModelFailed(words)
 
-    def _completion(self, found: dict[str, Any], *, cut: bool) -> Completion:
+    def _priced(self, completion: Completion) -> Completion:
+        return priced(completion, f"command:{self.name}", self.settings)
+
+    def _completion(self, found: dict[str, Any], request: Request, *, cut: bool) -> Completion:
         text, capped_off = capped(str(found.get("text", "")))
         cost = found.get("cost")
+        tells = request.skill is not None and self.spec.skill_invoked_path is not None
         known = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < float("inf")
         return Completion(
             text=text,
@@ -180,7 +309,7 @@ class Command:
             cost_source="provider" if known else None,
             turns=_count(found.get("turns")),
             # A program that says where it tells, and tells nothing, has not invoked it.
-            skill_invoked=bool(found.get("skill_invoked")) if self.spec.skill_invoked_path else None,
+            skill_invoked=bool(found.get("skill_invoked")) if tells else None,
         )
 
 
@@ -189,12 +318,12 @@ def mounts(spec: CommandSpec) -> bool:
     return spec.skill_folder is not None or bool(spec.skill_argv)
 
 
-def _parsed_paths(spec: CommandSpec) -> dict[str, json_path.JsonPath]:
+def _parsed_paths(spec: CommandSpec) -> dict[str, JsonPath]:
     given = {name: getattr(spec, f"{name}_path") for name in _PATHS}
-    return {name: json_path.parse(path) for name, path in given.items() if path is not None}
+    return {name: parse(path) for name, path in given.items() if path is not None}
 
 
-def _filled(part: str, values: dict[str, Path]) -> str:
+def _filled(part: str, values: Mapping[str, object]) -> str:
     # Not str.format: arguments may hold JSON, whose braces are their own.
     for name, value in values.items():
         part = part.replace(f"{{{name}}}", str(value))

@@ -11,8 +11,15 @@ from functools import lru_cache
 from typing import Any
 
 from judges.judgment import Completion
-from workers.messages import ModelSettings, Price
+from workers.store.messages import ModelSettings, Price
 
+_PROVIDERS = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "claude-code": "anthropic",
+    "command:codex": "openai",
+    "command:gemini": "google",
+}
 _MILLION = 1_000_000
 DEFAULT_MAX_TOKENS = 8192
 
@@ -30,23 +37,26 @@ class UnitPrices:
 
 def unit_prices(spec: str, settings: ModelSettings) -> UnitPrices | None:
     """A model's prices: the config's under the spec or the bare name, then the table's; None if unknown."""
-    name = spec.partition(":")[2]
-    for key in (spec, name):
+    model = _model(spec)
+    for key in (spec, spec.partition(":")[2], model):
         if key and (price := settings.prices.get(key)) is not None:
             return UnitPrices(price, "config")
     provider = _provider(spec)
-    return _table_prices(name, provider) if provider and name else None
+    return _table_prices(model, provider) if provider and model else None
 
 
 def priced(completion: Completion, spec: str, settings: ModelSettings) -> Completion:
-    """The completion with its cost filled in from unit prices, unless it has one or nobody knows."""
+    """The completion with its cost filled in from unit prices, unless it has one or nobody knows.
+
+    The table's prices of long prompts are for one call; a program tells only the sum of all its calls.
+    """
     if completion.cost_usd is not None:
         return completion
     prices = unit_prices(spec, settings)
     if prices is None or completion.input_tokens is None or completion.output_tokens is None:
         return completion
-    ours = prices.source == "config"
-    amount = _config_cost(completion, prices.price) if ours else _table_cost(completion, spec)
+    flat = prices.source == "config" or spec.startswith("command:")
+    amount = _flat_cost(completion, prices.price) if flat else _table_cost(completion, spec)
     return completion.model_copy(
         update={
             "cost_usd": amount,
@@ -64,10 +74,13 @@ def largest_cost(spec: str, settings: ModelSettings, input_tokens: int, max_toke
     return (input_tokens * prices.price.input + max_tokens * prices.price.output) / _MILLION
 
 
-def first_estimate(spec: str, characters: int, settings: ModelSettings) -> float | None:
+def first_estimate(
+    spec: str, characters: int, settings: ModelSettings, tokens: int | None = None
+) -> float | None:
     """What a call may cost, before any has been seen, by the length of its prompt; None where nobody knows.
 
-    An agent's estimate is that of one turn. Mocked and recorded answers cost nothing.
+    Its answer has that many `tokens`, as many as allowed unless given. An agent's estimate is that of one turn.
+    Mocked and recorded answers cost nothing.
     """
     kind, _, name = spec.partition(":")
     if kind in ("mock", "replay"):
@@ -76,23 +89,24 @@ def first_estimate(spec: str, characters: int, settings: ModelSettings) -> float
         from workers.models import sim
 
         return sim.parse(name).cost
-    return largest_cost(spec, settings, characters // 3, _max_tokens(settings))
+    return largest_cost(spec, settings, characters // 3, tokens or longest_answer(settings))
 
 
 def attempt_estimate(
-    spec: str, characters: int, graders: Sequence[str], settings: ModelSettings
+    spec: str, characters: int, graders: Sequence[str], settings: ModelSettings, tokens: int | None = None
 ) -> float | None:
     """What an attempt may cost with the models that judge it, which read prompt and answer; None if unknown."""
-    read = characters + 4 * _max_tokens(settings)
+    read = characters + 4 * (tokens or longest_answer(settings))
     calls = [
-        first_estimate(spec, characters, settings),
-        *(first_estimate(one, read, settings) for one in graders),
+        first_estimate(spec, characters, settings, tokens),
+        *(first_estimate(one, read, settings, tokens) for one in graders),
     ]
     known = [cost for cost in calls if cost is not None]
     return sum(known) if len(known) == len(calls) else None
 
 
-def _max_tokens(settings: ModelSettings) -> int:
+def longest_answer(settings: ModelSettings) -> int:
+    """In tokens: what the run allows, or what is assumed where it says nothing."""
     longest = settings.params.get("max_tokens")
     return longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
 
@@ -105,8 +119,8 @@ def provider_cost(usage: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _config_cost(completion: Completion, price: Price) -> float:
-    """`input_tokens` counts all input; its cached parts have their own price where the config gives one."""
+def _flat_cost(completion: Completion, price: Price) -> float:
+    """`input_tokens` counts all input; its cached parts have their own price where there is one."""
     read, written = completion.cache_read_tokens or 0, completion.cache_write_tokens or 0
     plain = max(0, (completion.input_tokens or 0) - read - written)
     read_price = price.input if price.cache_read is None else price.cache_read
@@ -124,13 +138,18 @@ def _table_cost(completion: Completion, spec: str) -> float:
         cache_read_tokens=completion.cache_read_tokens or None,
         cache_write_tokens=completion.cache_write_tokens or None,
     )
-    found = genai_prices.calc_price(usage, model_ref=spec.partition(":")[2], provider_id=_provider(spec))
+    found = genai_prices.calc_price(usage, model_ref=_model(spec), provider_id=_provider(spec))
     return float(found.total_price)
 
 
+def _model(spec: str) -> str:
+    """The model's own name in a spec: of `command:PROGRAM:MODEL` the last part, which may be missing."""
+    kind, _, name = spec.partition(":")
+    return name.partition(":")[2] if kind == "command" else name
+
+
 def _provider(spec: str) -> str | None:
-    kind = spec.partition(":")[0]
-    return {"anthropic": "anthropic", "openai": "openai", "claude-code": "anthropic"}.get(kind)
+    return _PROVIDERS.get(spec.removesuffix(f":{_model(spec)}"))
 
 
 @lru_cache(maxsize=256)

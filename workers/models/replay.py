@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from aggregate.text import files
 from judges.judgment import Completion
-from workers.models import ModelFailed, Request
+from judges.safe_text import broken_fields
+from workers.models.model import UNBILLED, ModelFailed, Request
+from workers.store import bundles
 
 Key = tuple[str, str, int]
-MAX_BYTES = 256 * 1024 * 1024
-_GZIP = b"\x1f\x8b"
+MAX_BYTES = bundles.MAX_TOTAL_BYTES  # a recording travels as a bundle
 
 
 class _Line(BaseModel):
@@ -33,8 +33,6 @@ class _Line(BaseModel):
 class Replay:
     """Answers from a recording, by task, arm and attempt; what was not recorded is an error."""
 
-    agent = False
-
     def __init__(self, completions: dict[Key, Completion], source: str) -> None:
         self.completions = completions
         self.source = source
@@ -44,7 +42,7 @@ class Replay:
         completion = self.completions.get((task, request.arm, request.attempt))
         if completion is None:
             wanted = f"task {task!r}, arm {request.arm!r}, attempt {request.attempt}"
-            raise ModelFailed(f"{self.source} holds no completion of {wanted}")
+            raise ModelFailed(f"{self.source} holds no completion of {wanted}", completion=UNBILLED)
         if completion.cost_usd is None:
             return completion
         return completion.model_copy(update={"cost_source": "replay"})
@@ -55,9 +53,8 @@ class Replay:
 
 def load(path: Path) -> Replay:
     """Read a JSONL recording; raises ModelFailed with the line that is unreadable or contradicts another."""
-    lines = content(path).split(b"\n")
     completions: dict[Key, Completion] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         key, completion = _parsed(line, f"{path}:{number}")
@@ -74,20 +71,15 @@ def load(path: Path) -> Replay:
 
 def content(path: Path) -> bytes:
     """A recording as plain JSONL; the compressed records of a state root will do, too. Raises ModelFailed."""
+    return b"".join(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     try:
-        data = path.read_bytes()
-        if not data.startswith(_GZIP):
-            return data
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            plain = file.read(MAX_BYTES + 1)
+        yield from files.lines(path, most=MAX_BYTES)
     except OSError as problem:
         told = problem.strerror or str(problem)
         raise ModelFailed(f"recording {path} cannot be read: {told}", hopeless=True) from None
-    except (EOFError, zlib.error) as problem:
-        raise ModelFailed(f"recording {path} is broken: {problem}", hopeless=True) from None
-    if len(plain) > MAX_BYTES:
-        raise ModelFailed(f"recording {path} unpacks to more than {MAX_BYTES} bytes", hopeless=True)
-    return plain
 
 
 def _parsed(line: bytes, place: str) -> tuple[Key, Completion | None]:
@@ -95,9 +87,7 @@ def _parsed(line: bytes, place: str) -> tuple[Key, Completion | None]:
     try:
         parsed = _Line.model_validate(json.loads(line.decode("utf-8-sig")))
     except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "line"
-        raise ModelFailed(f"{place}: {where}: {first['msg'].lower()}", hopeless=True) from None
+        raise ModelFailed(f"{place}: {broken_fields(problem, whole='line')[0]}", hopeless=True) from None
     except (ValueError, RecursionError) as problem:
         raise ModelFailed(f"{place}: not a line of JSON: {problem}", hopeless=True) from None
     completion = parsed.completion

@@ -1,32 +1,68 @@
-"""A simulated model for demos, load and statistics tests: it passes as often as it is told to.
+"""Models that are none: `sim` passes as often as it is told to, `mock` always says the same; both are free.
 
-It is told the judge, so it can answer rightly or wrongly on purpose. Every draw follows from the seed and the
-attempt's own key, so a run can be repeated whatever the order, the workers and the retries.
+`sim` is told the judge, so it can answer rightly or wrongly on purpose. Every draw follows from the seed and the
+attempt's own key, so a run can be repeated whatever the order, the workers and the retries. For a judge of text it
+guesses words: the judge's own texts, what a pattern would be as plain text, a few short values. Each guess is judged,
+so nothing is said that would not do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from judges import contains
-from judges.judgment import Completion
-from judges.spec import Contains
-from workers.messages import Task
-from workers.models import ModelFailed, Request, sim_words
-from workers.models.sim_words import ANSWER, WRONG
+from judges import text_judge
+from judges.checks import contains
+from judges.judgment import Completion, Workspace
+from judges.safe_text import did_you_mean
+from judges.spec import Contains, JudgeSpec, Rubric
+from workers.models.model import UNBILLED, ModelFailed, Request
+from workers.store.messages import Task
+
+ANSWER = "Simulated answer:"
+WRONG = "Simulated wrong answer."
+_SHORT = (WRONG, "–", "", "{}", "[]", "0", "true", '""')
+
+
+def fitting(judge: JudgeSpec, passes: bool) -> str | None:
+    """A text that passes the judge, or fails it; None where no guess does, or the judge takes more than words."""
+    return _fitting(judge.model_dump_json(), type(judge), passes)
+
+
+@lru_cache(maxsize=4096)
+def _fitting(settings: str, kind: type[JudgeSpec], passes: bool) -> str | None:
+    judge = kind.model_validate_json(settings)
+    try:
+        judged = text_judge(judge, Workspace())
+    except FileNotFoundError:  # the suite's files are not at hand here
+        return None
+    if judged is None:
+        return None
+    return next((text for text in _guesses(judge) if judged(text).passed is passes), None)
+
+
+def _guesses(judge: JudgeSpec) -> Iterator[str]:
+    """What the judge's own texts would be if they were patterns, a few short values, and the texts themselves."""
+    texts = [value for name, value in judge if name != "type" and isinstance(value, str)]
+    for text in texts:
+        for pattern in (text, text.split("|")[0].strip("^$")):
+            yield re.sub(r"\\([^A-Za-z0-9])", r"\1", pattern)
+    yield from _SHORT
+    yield from texts
+
 
 _RATES = ("baseline", "candidate", "error", "garbage")
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimSettings:
     """What `sim:KEY=VALUE,…` can say: pass probabilities, mean seconds, USD a call, rates of trouble."""
 
     baseline: float = 0.5
@@ -51,23 +87,21 @@ class Draws:
     noise: bytes
 
 
-def parse(text: str) -> Settings:
+def parse(text: str) -> SimSettings:
     """Read `KEY=VALUE,…`; raises ValueError that names the key, the value and what is allowed."""
-    known = [field.name for field in fields(Settings)]
+    known = [field.name for field in fields(SimSettings)]
     values: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         key = key.strip()
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ValueError(f"unknown key {key!r}; {hint}known keys: {', '.join(known)}")
+            raise ValueError(f"unknown key {key!r}; known keys: {', '.join(known)}{did_you_mean(key, known)}")
         if not equals:
             raise ValueError(f"{key} lacks a value; write {key}=VALUE")
         if key in values:
             raise ValueError(f"{key} is given twice")
         values[key] = _value(key, value.strip())
-    return Settings(**values)
+    return SimSettings(**values)
 
 
 def _value(key: str, text: str) -> float | int | str:
@@ -91,11 +125,7 @@ def _value(key: str, text: str) -> float | int | str:
 def missing_reply(task: Task) -> str | None:
     """Why sim could not answer this task rightly, or None; a producer can ask before anything is run."""
     given = task.replies is not None and task.replies.passing is not None
-    if (
-        given
-        or task.judge.type in ("contains", "llm-rubric")
-        or sim_words.fitting(task.judge, True) is not None
-    ):
+    if given or isinstance(task.judge, Contains | Rubric) or fitting(task.judge, True) is not None:
         return None
     return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judge.type} task"
 
@@ -103,9 +133,7 @@ def missing_reply(task: Task) -> str | None:
 class Sim:
     """Draws each attempt's outcome and answers accordingly."""
 
-    agent = False
-
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
 
     async def complete(self, request: Request) -> Completion:
@@ -113,7 +141,7 @@ class Sim:
         if self.settings.latency > 0:
             await asyncio.sleep(self._seconds(draws))
         if request.arm != "oracle" and self._errs(request):
-            raise ModelFailed("simulated error")
+            raise ModelFailed("simulated error", completion=UNBILLED)
         text = self._text(request, draws)
         return Completion(
             text=text,
@@ -192,8 +220,8 @@ class Sim:
             kept, start = divmod(draws.variant % 64, len(expected))
             return _wrong(expected, start, kept % len(expected))
         if passes and (problem := missing_reply(request.task)):
-            raise ModelFailed(problem)
-        words = sim_words.fitting(judge, passes)
+            raise ModelFailed(problem, completion=UNBILLED)
+        words = fitting(judge, passes)
         return words if words is not None else f"{ANSWER} good." if passes else WRONG
 
 
@@ -249,4 +277,24 @@ def _garbage(noise: bytes, judge: Contains | None) -> str:
 
 def _judged(text: str, expected: tuple[str, ...], forbidden: tuple[str, ...]) -> bool:
     spec = Contains(type="contains", expected=list(expected), forbidden=list(forbidden))
-    return cast(bool, contains.judge(spec, Completion(text=text)).passed)
+    return cast(bool, contains.judged(spec, text).passed)
+
+
+REPLY = "This is a mock reply: no model was asked."
+
+
+class Mock:
+    """Gives one fixed reply, so that plumbing can be tried without a model."""
+
+    async def complete(self, request: Request) -> Completion:
+        return Completion(
+            text=REPLY,
+            input_tokens=len(request.prompt) // 4,
+            output_tokens=len(REPLY) // 4,
+            cost_usd=0.0,
+            cost_source="mock",
+            turns=1,
+        )
+
+    async def close(self) -> None:
+        pass

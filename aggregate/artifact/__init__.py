@@ -1,0 +1,1 @@
+"""What a run ends in: the artifact, its parts and its sentences."""

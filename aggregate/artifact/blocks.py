@@ -1,0 +1,296 @@
+"""Parts of an artifact beside the comparison: consistency, speedups, judges, loads of the skill, who answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
+from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
+from aggregate.formulas.rates import mean_known
+from aggregate.formulas.speedups import summarize_speedups, task_payload
+from aggregate.records.frames import values
+from aggregate.records.rows import Measured
+from aggregate.records.run_info import TaskInfo
+from aggregate.text.formats import counted, plain
+
+_KEPT = (
+    "n",
+    "accuracy_std_dev",
+    "accuracy_range",
+    "consistency_score",
+    "concept_overlap",
+    "flaky_tasks",
+    "flaky_by_sigma",
+)
+
+
+def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> dict[str, Any] | None:
+    """Spread over repeated attempts, with the range of each flaky task; None when nothing was repeated.
+
+    With several models a task is named with its model. Per-task numbers of all others are in the tasks frame.
+    """
+    scored = attempts[(attempts["arm"] == arm) & attempts["score"].notna()]
+    matched = _matched(scored)
+    having = scored[scored["has_concepts"]]
+    with_concepts = set(zip(values(having["task"]), values(having["model"]), strict=True))
+    several = len({model for _, model in matched}) > 1
+    repeated = tasks[(tasks["arm"] == arm) & (tasks["n_scored"] >= 2)]
+    numbers = (repeated[name].tolist() for name in ("n_scored", "accuracy_std_dev", "accuracy_range"))
+    columns = (values(repeated["task"]), values(repeated["model"]), *numbers)
+    found = consistency_of(
+        {
+            f"{task} ({model})" if several else task: spread_of(
+                n,
+                std,
+                spread,
+                concept_overlap(matched[task, model], has_concepts=(task, model) in with_concepts),
+            )
+            for task, model, n, std, spread in zip(*columns, strict=True)
+        }
+    )
+    if found is None:
+        return None
+    agreeing = found["unseen_bound"]
+    flaky = {task: found["tasks"][task] for task in found["flaky_tasks"]}
+    return {
+        **{name: found[name] for name in _KEPT},
+        "ranges": {task: spread["range"] for task, spread in flaky.items()},
+        "attempts": {task: spread["n"] for task, spread in flaky.items()},
+        "unseen_bound": {"tasks": len(agreeing), "bound": max(agreeing.values(), default=math.nan)},
+    }
+
+
+def _matched(scored: pd.DataFrame) -> dict[tuple[str, str], list[Iterable[str]]]:
+    """What the attempts of each (task, model) matched."""
+    found: dict[tuple[str, str], list[Iterable[str]]] = {}
+    columns = (values(scored[name]) for name in ("task", "model", "matched"))
+    for task, model, matched in zip(*columns, strict=True):
+        found.setdefault((task, model), []).append(matched)
+    return found
+
+
+def flaky_words(found: dict[str, Any] | None, most: int) -> list[str]:
+    """Flaky tasks with their range, at most so many: "a: range 35 points over 5 attempts"."""
+    if found is None:
+        return []
+    shown = found["flaky_tasks"][:most]
+    return [f"{task}: {flaky_text(found['ranges'][task], found['attempts'][task])}" for task in shown]
+
+
+_MEANS = (
+    "agent_advantage",
+    "agent_advantage_level1",
+    "agent_advantage_level2",
+    "agent_advantage_level3",
+    "agent_advantage_level4",
+    "task_speedup",
+    "success",
+    "trajectory_length",
+)
+_SUMS = ("num_benchmarks", "num_valid_benchmarks")
+
+
+def speedup_block(measured: Iterable[Measured], arms: Iterable[str]) -> dict[str, Any] | None:
+    """Speedups by arm, then model, with each attempt's payload under its task; None without benchmarks."""
+    wanted = set(arms)
+    grouped: dict[str, dict[str, dict[str, list[Measured]]]] = {}
+    for one in measured:
+        if one.arm in wanted:
+            by_task = grouped.setdefault(one.arm, {}).setdefault(one.model, {})
+            by_task.setdefault(one.task, []).append(one)
+    return {
+        arm: {model: _summary(tasks) for model, tasks in sorted(models.items())}
+        for arm, models in sorted(grouped.items())
+    } or None
+
+
+def mean_advantage(speedups: dict[str, Any] | None, arm: str) -> float | None:
+    """The arm's advantage over the oracle, mean over its models; None when the suite has no benchmarks."""
+    if speedups is None or arm not in speedups:
+        return None
+    return mean_known(summary["agent_advantage"] for summary in speedups[arm].values())
+
+
+def _summary(tasks: dict[str, list[Measured]]) -> dict[str, Any]:
+    payloads = {task: [_payload(one) for one in attempts] for task, attempts in sorted(tasks.items())}
+    joined = [_task(payloads[task], tasks[task]) for task in sorted(tasks)]
+    return {**summarize_speedups(joined), "tasks": payloads}
+
+
+def _payload(one: Measured) -> dict[str, Any]:
+    payload = task_payload(
+        one.benchmarks, one.tests, one.snapshot, one.cost_usd, one.turns, timed_out=one.timed_out
+    )
+    return {"attempt": one.attempt, "passed": one.passed, **payload}
+
+
+def _task(payloads: Sequence[dict[str, Any]], attempts: Sequence[Measured]) -> dict[str, Any]:
+    """One task over its attempts: means of ratios, sums of what was measured and paid."""
+    costs = [payload["task_cost_usd"] for payload in payloads if payload["task_cost_usd"] is not None]
+    return {
+        **{name: mean_known(payload[name] for payload in payloads) for name in _MEANS},
+        **{name: sum(payload[name] for payload in payloads) for name in _SUMS},
+        "task_cost_usd": sum(costs) if costs else None,
+        "attempts": len(attempts),
+        "passes": sum(one.passed for one in attempts),
+    }
+
+
+def panels_block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | None:
+    """Judges by type or model with their cost; agreement and bias where attempts had several."""
+    if judgments.empty:
+        return None
+    named = judgments.assign(name=judgments["judge_model"].fillna(judgments["judge"]))
+    panels = attempts[attempts["panel_size"] > 0]
+    return {
+        "judges": {str(name): _judge(part) for name, part in named.groupby("name", sort=True)},
+        "panel_sizes": {
+            str(size): int(count) for size, count in panels["panel_size"].value_counts().sort_index().items()
+        },
+        "n_missing": int(judgments["score"].isna().sum()),
+        "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
+        "judge_cost": _sum(judgments["cost_usd"]),
+        "agreement": _agreement(_shared(named, attempts["panel_size"].to_numpy())),
+    }
+
+
+def _judge(part: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "n": len(part),
+        "n_scored": int(part["score"].count()),
+        "mean_score": float(part["score"].mean()),
+        "mean_impl_rate": float(part["judge_impl_rate"].mean()),
+        "cost": _sum(part["cost_usd"]),
+        "input_tokens": _sum(part["input_tokens"]),
+        "output_tokens": _sum(part["output_tokens"]),
+    }
+
+
+def _shared(named: pd.DataFrame, sizes: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """The judgments of attempts that several judges saw, with the number of their attempt as `unit`.
+
+    Judgments stand in the order of their attempts, so many for each as its panel has judges.
+    """
+    unit = np.repeat(np.arange(len(sizes)), sizes)
+    return named.assign(unit=unit)[np.repeat(sizes, sizes) >= 2]
+
+
+def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
+    """Krippendorff's alpha over the attempts that several judges saw; each judge's lean against others."""
+    if shared.empty:
+        return None
+    # Two members of one model are two judges; their number tells them apart.
+    several = shared.groupby(["unit", "name"], sort=False).cumcount() + 1
+    told = shared.assign(several=several)
+    scores, passes = (
+        told.pivot(index=["name", "several"], columns="unit", values=column).sort_index()
+        for column in ("score", "passed")
+    )
+    names = [name if number == 1 else f"{name} #{number}" for name, number in scores.index]
+    return {
+        "n": scores.shape[1],
+        "alpha_scores": krippendorff_alpha(scores.to_numpy(), level="interval"),
+        "alpha_passes": krippendorff_alpha(passes.to_numpy(), level="nominal"),
+        "bias": dict(zip(names, judge_bias(scores.to_numpy()), strict=True)),
+    }
+
+
+def _sum(values: pd.Series[float]) -> float:
+    known = values.dropna()
+    return float(known.sum()) if len(known) else np.nan
+
+
+Loads = dict[str, dict[str, dict[str, int]]]
+
+
+def triggers_block(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arm: str) -> dict[str, Any] | None:
+    """Share of attempts that did right by `should_trigger`, and which tasks did not; None when unknown."""
+    wanted = {task.id: task.should_trigger for task in tasks if task.should_trigger is not None}
+    mine = attempts[(attempts["arm"] == arm) & attempts["task"].isin(list(wanted))]
+    mine = mine[mine["skill_invoked"].notna()]
+    if mine.empty:
+        return None
+    invoked = mine["skill_invoked"] > 0
+    expected = mine["task"].map(wanted).astype(bool)
+    missed, false = mine[expected & ~invoked], mine[~expected & invoked]
+    return {
+        "n": len(mine),
+        "rate": float((invoked == expected).mean()),
+        "trigger_rate": _share(invoked[expected]),
+        "false_trigger_rate": _share(invoked[~expected]),
+        "missed": len(missed),
+        "false_triggers": len(false),
+        "missed_tasks": sorted(missed["task"].unique()),
+        "false_trigger_tasks": sorted(false["task"].unique()),
+    }
+
+
+def loads(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arms: Iterable[str]) -> Loads:
+    """By arm and model, in how many answered attempts the skill was loaded, of those that tell and whose task may."""
+    unwanted = [task.id for task in tasks if task.should_trigger is False]
+    answered = attempts[attempts["outcome"] != "error"]
+    told = answered[answered["skill_invoked"].notna() & ~answered["task"].isin(unwanted)]
+    made: Loads = {}
+    for arm in arms:
+        for model, invoked in told[told["arm"] == arm].groupby("model", sort=True)["skill_invoked"]:
+            made.setdefault(arm, {})[str(model)] = {"loaded": int((invoked > 0).sum()), "n": len(invoked)}
+    return made
+
+
+def never_loaded(loads: Loads, words: Mapping[str, str]) -> list[str]:
+    """A warning for each model that never loaded an arm's skill; `words` name the arms."""
+    return [
+        f"{plain(model, 80)} loaded the skill of {words[arm]} in 0 of {counted(one['n'], 'attempt')}: "
+        "these answers came without it"
+        for arm, models in loads.items()
+        for model, one in models.items()
+        if not one["loaded"]
+    ]
+
+
+def _share(invoked: pd.Series[bool]) -> float:
+    return float(invoked.mean()) if len(invoked) else float("nan")
+
+
+Served = dict[str, dict[str, dict[str, list[str]]]]
+_FIELDS = {"models": "served_model", "versions": "agent_version"}
+_WORDS = {"models": "{} answered for", "versions": "its program was version {} for"}
+_NAME = 80
+_SHOWN = 3
+
+
+def served_block(attempts: pd.DataFrame, arms: list[str]) -> Served:
+    """By model and arm, what the answers say of themselves; nothing of models that do not tell."""
+    made: Served = {}
+    of_arms = attempts[attempts["arm"].isin(arms)]
+    for field, column in _FIELDS.items():
+        known = of_arms[["model", "arm", column]].dropna().drop_duplicates()
+        for model, arm, value in zip(*(values(known[name]) for name in known.columns), strict=True):
+            made.setdefault(model, {}).setdefault(arm, {}).setdefault(field, []).append(value)
+    for sides in made.values():
+        for told in sides.values():
+            told.update({field: sorted(found) for field, found in told.items()})
+    return made
+
+
+def served_differences(served: Served, arm: tuple[str, str], other: tuple[str, str]) -> list[str]:
+    """A warning for each model that others answered for in the two arms; each arm comes with its name in words."""
+    (mine, my_name), (theirs, their_name) = arm, other
+    said = []
+    for model, sides in served.items():
+        for field, words in _WORDS.items():
+            here, there = (sides.get(side, {}).get(field) for side in (mine, theirs))
+            if here and there and here != there:
+                told = f"{words.format(_list(here))} {my_name}, {_list(there)} for {their_name}"
+                said.append(f"{plain(model, _NAME)}: {told}; a difference between them may come from that")
+    return said
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(plain(name, _NAME) for name in names[:_SHOWN])}{more}"

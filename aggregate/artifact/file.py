@@ -1,0 +1,133 @@
+"""What is made of a finished artifact: its file, the trace of a failure, and the line that a run prints.
+
+Apart from building one, because whoever only writes an artifact should not have to load pandas.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aggregate.artifact.model import (
+    SCHEMA_VERSION,
+    Artifact,
+    CandidateResult,
+    NotAnArtifact,
+    PipelineEvaluation,
+    PipelineResult,
+    TaskResult,
+    loads,
+)
+from aggregate.text import files
+from aggregate.text.standard_json import dumps
+
+TRACE_CHARACTERS = 200
+_STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
+
+
+def load(path: Path, max_bytes: int) -> Artifact:
+    """Read an artifact's file; raises OSError, and NotAnArtifact for a file that holds something else."""
+    try:
+        return loads(files.read(path, max_bytes))
+    except NotAnArtifact as problem:
+        raise NotAnArtifact(f"{path} is not an artifact of this or an earlier version: {problem}") from None
+
+
+def trace(artifact: Artifact) -> dict[str, Any] | None:
+    """What a failed candidate leaves for whoever revises it: failed tasks, why, scores before and after."""
+    if artifact.verdict != "fail":
+        return None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": artifact.run_id,
+        "stage": "evaluated",
+        "skill_id": artifact.skill_id,
+        "candidate_id": artifact.candidate_id,
+        "verdict": artifact.verdict,
+        "reason": artifact.reason,
+        "scores": {
+            "before": artifact.baseline_pass_rate,
+            "after": artifact.execution_pass_rate,
+            "delta": artifact.delta,
+        },
+        "failed_tasks": failed_tasks(artifact.candidate_results, artifact.baseline_results),
+        "next_step": artifact.next_step,
+        "next_owner": artifact.next_owner,
+    }
+
+
+def stdout_line(artifact: Artifact) -> str:
+    """The line of JSON that a run prints for a candidate, with its id where a ranking gave it one."""
+    names = _STDOUT if artifact.candidate_id is None else ("candidate_id", *_STDOUT)
+    return dumps({name: getattr(artifact, name) for name in names})
+
+
+def write(artifact: Artifact, path: Path) -> Path:
+    """Write the artifact with its own absolute path as `truth_anchor`; whole or not at all."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a symlink that was meant
+    anchored = artifact.model_copy(update={"truth_anchor": str(path)})
+    return files.write_text(anchored.model_dump_json(indent=2, exclude_unset=True) + "\n", path)
+
+
+def write_json(value: Mapping[str, Any], path: Path) -> Path:
+    """Write standard JSON through a temporary file beside it, so that no reader ever sees a part."""
+    return files.write_text(dumps(value, indent=2) + "\n", path)
+
+
+def failed_category(result: TaskResult) -> str:
+    """Why a task failed: efficiency for time-outs, accuracy for rubric failures, execution for all else."""
+    if result.outcome == "timeout":
+        return "efficiency"
+    return "accuracy" if result.judge == "llm-rubric" else "execution"
+
+
+def failed_tasks(
+    candidate: Sequence[CandidateResult], baseline: Sequence[TaskResult]
+) -> list[dict[str, Any]]:
+    """The tasks that the candidate did not pass, with its details cut short and scores before and after."""
+    others = {(result.task_id, result.model): result for result in baseline}
+    failed = [
+        (result, others.get((result.task_id, result.model))) for result in candidate if result.passed is False
+    ]
+    return [
+        {
+            "task_id": result.task_id,
+            "model": result.model,
+            "failed_category": failed_category(result),
+            "details": (result.details or result.error or "")[:TRACE_CHARACTERS],
+            "score_before": before.score if before else None,
+            "score_after": result.score,
+            "passed_before": before.passed if before else None,
+        }
+        for result, before in failed
+    ]
+
+
+def with_pipeline_fields(artifact: Artifact) -> Artifact:
+    """The artifact with what the improvement pipeline around a run reads: next step, its owner, results in its words.
+
+    They say again what other fields say, in the names and places in which the pipeline's other programs look for it.
+    """
+    step, owner = ("abort", "human") if artifact.verdict == "error" else ("gate_decision", "gate")
+    passes = [result.passed for result in artifact.candidate_results]
+    evaluation = PipelineEvaluation(
+        execution_pass_rate=artifact.execution_pass_rate,
+        baseline_pass_rate=artifact.baseline_pass_rate,
+        delta=artifact.delta,
+        verdict=artifact.verdict,
+        reason=artifact.reason,
+        pass_rate=artifact.execution_pass_rate,
+        total_tasks=len(passes),
+        passed=passes.count(True),
+        failed=passes.count(False),
+    )
+    results = [
+        PipelineResult(
+            one.task_id, one.passed, one.score, one.duration_ms, one.details or "", one.error or ""
+        )
+        for one in artifact.candidate_results
+    ]
+    fields = {"next_step": step, "next_owner": owner, "evaluation": evaluation, "task_results": results}
+    return artifact.model_copy(update=fields)

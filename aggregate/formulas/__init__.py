@@ -1,0 +1,1 @@
+"""Every formula, as plain functions."""

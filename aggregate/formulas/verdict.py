@@ -1,0 +1,212 @@
+"""What a run comes to: the gate's literal verdict, what the statistics support, and the exit code of both."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from aggregate.text.formats import level_text
+
+if TYPE_CHECKING:
+    from aggregate.formulas.intervals import Interval
+
+VerdictName = Literal["pass", "fail", "skipped", "error"]
+DecisionName = Literal["improved", "no_worse", "worse", "inconclusive"]
+Status = Literal["complete", "cancelled", "over_budget", "hopeless", "weak_baseline"]
+BaselineKind = Literal["skill", "bare", "mock"]
+Gate = Literal["verdict", "decision", "regression"]
+WeakBaseline = Literal["error", "warn"]
+
+GATE_COST = r"\+[0-9]{1,6}([.][0-9]{1,6})?%"
+WEAK_BASELINE = 0.2
+SMALLEST_PASS_RATE = 0.5  # of a candidate that runs alone
+MARGIN = 0.05
+_ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
+
+_UNFINISHED = {"cancelled": "the run was cancelled", "over_budget": "the budget ran out"}
+
+
+@dataclass(frozen=True)
+class ArmErrors:
+    """How many of an arm's attempts were run, how many of those ended in `error`, and what they said."""
+
+    attempts: int
+    errors: int = 0
+    messages: tuple[str, ...] = ()
+
+    @property
+    def too_many(self) -> bool:
+        """More than 5 % of the attempts that were run."""
+        return self.errors * _ERRORS_ALLOWED > self.attempts
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The gate's answer, why, and what a reader should know beside it."""
+
+    verdict: VerdictName
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the interval supports, and why."""
+
+    decision: DecisionName
+    reason: str
+    margin: float = MARGIN
+
+
+def verdict(
+    execution_pass_rate: float | None,
+    baseline_pass_rate: float | None,
+    *,
+    arms: Mapping[str, ArmErrors] | None = None,
+    status: Status = "complete",
+    why: str = "",
+    weak_baseline: WeakBaseline = "error",
+    baseline_kind: BaselineKind = "skill",
+    no_baseline: bool = False,
+    candidate_score: float | None = None,
+    eval_threshold: float = 6.0,
+    n_pairs: int | None = None,
+) -> Verdict:
+    """The literal rule of the gate, in this order: skipped, error, pass when delta >= 0, fail.
+
+    `why` says more about a run that did not finish.
+    """
+    if candidate_score is not None and candidate_score < eval_threshold:
+        return Verdict("skipped", f"score {candidate_score:g} is below the threshold of {eval_threshold:g}")
+    if status == "hopeless":  # every other reason would only repeat this one
+        return Verdict("error", f"the run was given up: {why or 'its model cannot answer'}")
+    if status == "weak_baseline":
+        return Verdict("error", why)
+    candidate, baseline = _rate(execution_pass_rate), _rate(baseline_pass_rate)
+    problems = [_unfinished(_UNFINISHED[status], why)] if status != "complete" else []
+    problems += error_reasons(arms or {})
+    warnings: list[str] = []
+    if not no_baseline and baseline < WEAK_BASELINE:
+        weak = f"baseline pass rate {round(baseline, 4)} < {WEAK_BASELINE}"
+        forgiven = weak_baseline == "warn" or baseline_kind != "skill"
+        (warnings if forgiven else problems).append(weak)
+    unjudged = math.isnan(candidate) or (math.isnan(baseline) and not no_baseline)
+    if unjudged:
+        arm = "candidate" if math.isnan(candidate) else "baseline"
+        counts = (arms or {}).get(arm, ArmErrors(0))
+        # Rates are over pairs: an arm that has none may well have been judged.
+        alone = counts.attempts > counts.errors
+        problems.append(
+            "no task was judged in both arms" if alone else f"no attempt could be judged in the {arm}"
+        )
+    elif n_pairs == 0 and not no_baseline:
+        problems.append("no task was judged in both arms")
+    if problems:
+        return Verdict("error", "; ".join(problems), tuple(warnings))
+    if no_baseline:
+        return _alone(candidate, tuple(warnings))
+    from aggregate.formulas.rates import rounded_delta
+
+    return _compared(rounded_delta(candidate, baseline), tuple(warnings))
+
+
+def _unfinished(how: str, why: str) -> str:
+    return f"{how}{f' ({why})' if why else ''}; numbers cover the pairs it has"
+
+
+def _alone(candidate: float, warnings: tuple[str, ...]) -> Verdict:
+    passes = candidate >= SMALLEST_PASS_RATE
+    sign = ">=" if passes else "<"
+    reason = f"pass rate {round(candidate, 4)} {sign} {SMALLEST_PASS_RATE} without a baseline"
+    return Verdict("pass" if passes else "fail", reason, warnings)
+
+
+def _compared(delta: float, warnings: tuple[str, ...]) -> Verdict:
+    words = "no worse than the baseline" if delta >= 0 else "worse than the baseline"
+    return Verdict("pass" if delta >= 0 else "fail", f"delta {delta:+.4f}: {words}", warnings)
+
+
+def error_reasons(arms: Mapping[str, ArmErrors]) -> list[str]:
+    """For every arm with more than 5 % of its attempts in `error`: how many, and what most of them said."""
+    return [
+        f"{counts.errors} of {counts.attempts} {arm} attempts ended in error{_most_frequent(counts.messages)}"
+        for arm, counts in arms.items()
+        if counts.too_many
+    ]
+
+
+def _most_frequent(messages: Iterable[str]) -> str:
+    # By count, then by text, so that the order of arrival never shows.
+    counted = sorted(Counter(messages).items(), key=lambda item: (-item[1], item[0]))[:3]
+    return ": " + ", ".join(f"{text} ({times}×)" for text, times in counted) if counted else ""
+
+
+def decision(
+    interval: Interval, margin: float = MARGIN, arms: Mapping[str, ArmErrors] | None = None
+) -> Decision:
+    """What the delta interval supports; `no_worse` tolerates a loss of `margin`.
+
+    With m candidates the interval must be at `decision_level(m)`. Too many errors in an arm decide nothing.
+    """
+    if not 0 <= margin <= 1:
+        raise ValueError(f"margin: {margin} is not between 0 and 1")
+    reasons = error_reasons(arms or {})
+    if reasons:
+        return Decision("inconclusive", "; ".join(reasons), margin)
+    low, high = interval.low, interval.high
+    shown = f"the {level_text(interval.level)} interval is {low:+.3f} to {high:+.3f}"
+    if math.isnan(interval.estimate):
+        return Decision("inconclusive", "no task was judged in both arms", margin)
+    if low > 0:
+        return Decision("improved", f"{shown}: above 0", margin)
+    if high < 0:
+        return Decision("worse", f"{shown}: below 0", margin)
+    if low > -margin:
+        return Decision("no_worse", f"{shown}: a loss above {margin:g} is ruled out", margin)
+    return Decision("inconclusive", f"{shown}: it holds 0 and a loss of {margin:g}", margin)
+
+
+def decision_level(candidates: int = 1, alpha: float = 0.05) -> float:
+    """Level of each interval when this many candidates share a baseline (Bonferroni): 1 - alpha / m."""
+    if candidates < 1:
+        raise ValueError(f"candidates: {candidates}; at least 1 is compared")
+    return 1 - alpha / candidates
+
+
+def exit_code(
+    verdict: VerdictName,
+    decision: DecisionName | None = None,
+    gate: Gate = "verdict",
+    suite_decision: DecisionName | None = None,
+) -> int:
+    """0 pass or skipped, 1 fail, 3 error; under `--gate decision` improved and no_worse are 0, the others 1.
+
+    Under `--gate regression` only harm on exactly this suite is 1. Without a decision (a candidate that ran
+    alone) the verdict is all there is to follow.
+    """
+    if verdict == "error":
+        return 3
+    if verdict == "skipped":
+        return 0
+    if gate == "decision" and decision is not None:
+        return 0 if decision in ("improved", "no_worse") else 1
+    if gate == "regression" and suite_decision is not None:
+        return 1 if suite_decision == "worse" else 0
+    return 0 if verdict == "pass" else 1
+
+
+def largest_ratio(gate_cost: str) -> float:
+    """The ratio of costs that a cost gate allows: 1.1 for +10%; raises ValueError for what is no such share."""
+    if not isinstance(gate_cost, str) or re.fullmatch(GATE_COST, gate_cost) is None:
+        raise ValueError(
+            f"{gate_cost!r} says not how much more it may cost; write it as in +10%, sign included"
+        )
+    return 1 + float(gate_cost[1:-1]) / 100
+
+
+def _rate(rate: float | None) -> float:
+    return math.nan if rate is None else float(rate)

@@ -1,0 +1,1 @@
+"""Stored outcomes of attempts, alone and as tables."""

@@ -1,0 +1,181 @@
+"""The metrics of a group of attempts: one row per metric, from which frames, exports and tables are made.
+
+To add a metric: its column in `rows` (per attempt) or `frames` (per task), where it needs one, and its row in METRICS.
+Nothing else lists metrics: what a run cost and what two runs are compared by are marked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from aggregate.formulas.consistency import compute_consistency
+from aggregate.formulas.rates import compute_cop, pass_at_k, pass_hat_k
+
+MOST_K = 100  # merged runs can have thousands of attempts of one task
+Shown = Literal["count", "rate", "usd", "number", "milliseconds"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The attempts that were run in one arm, and the same attempts summed up per (task, model)."""
+
+    attempts: pd.DataFrame
+    tasks: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a group.
+
+    `cost` metrics are also in the artifact's `cost`; `compared` is the column of the tasks by whose means two runs
+    are compared.
+    """
+
+    name: str
+    compute: Callable[[Group], float]
+    shown: Shown
+    cost: bool = False
+    compared: str | None = None
+
+
+def _mean(values: pd.Series[float]) -> float:
+    return _of_known(values, np.mean)
+
+
+def _std(values: pd.Series[float]) -> float:
+    """Sample standard deviation; NaN under two values, exactly 0 when all are equal."""
+    known = values.dropna()
+    if len(known) < 2:
+        return float("nan")
+    with np.errstate(over="ignore"):
+        return 0.0 if known.min() == known.max() else float(known.std(ddof=1))
+
+
+def _sum(values: pd.Series[float]) -> float:
+    return _of_known(values, np.sum)
+
+
+def _of_known(values: pd.Series[float], how: Callable[[np.ndarray], float]) -> float:
+    known = values.dropna().to_numpy()
+    return float(how(known)) if len(known) else float("nan")
+
+
+def _count(column: str) -> Callable[[Group], float]:
+    return lambda group: float(group.tasks[column].sum())
+
+
+def _rate(column: str) -> Callable[[Group], float]:
+    return lambda group: _mean(group.tasks[column])
+
+
+def _cost_per_task(group: Group) -> float:
+    """Mean over tasks; one with an answer of unknown price has no known cost, while an error's is nothing."""
+    tasks = group.tasks
+    return _mean(tasks["cost_usd"].where(tasks["n_unpriced"] == 0))
+
+
+def _describe(column: str, compared: str | None = None) -> tuple[Metric, ...]:
+    """Mean, median, sample standard deviation, smallest and largest over attempts; NaN without any."""
+
+    def over(how: Callable[[pd.Series[float]], float]) -> Callable[[Group], float]:
+        return lambda group: float(how(group.attempts[column]))
+
+    return (
+        Metric(f"mean_{column}", over(_mean), "number", compared=compared),
+        Metric(f"median_{column}", over(lambda values: _of_known(values, np.median)), "number"),
+        Metric(f"std_{column}", over(lambda values: _std(values)), "number"),
+        Metric(f"min_{column}", over(lambda values: _of_known(values, np.min)), "number"),
+        Metric(f"max_{column}", over(lambda values: _of_known(values, np.max)), "number"),
+    )
+
+
+def _cop(group: Group) -> float:
+    return compute_cop(_mean(group.attempts["cost_usd"]), _mean(group.tasks["pass_rate"]))
+
+
+def _consistency(group: Group) -> float:
+    return compute_consistency(_mean(group.attempts["score"]), _std(group.attempts["score"]))
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("n", _count("n"), "count", cost=True),
+    Metric("n_judged", _count("n_judged"), "count"),
+    Metric("n_scored", _count("n_scored"), "count"),
+    Metric("n_errors", _count("n_errors"), "count"),
+    Metric("n_timeouts", _count("n_timeouts"), "count"),
+    Metric("n_tasks", lambda group: float(len(group.tasks)), "count"),
+    Metric("n_tasks_judged", lambda group: float(group.tasks["passed"].count()), "count"),
+    Metric("pass_rate", _rate("passed"), "rate"),
+    Metric("first_attempt_rate", _rate("first_passed"), "rate"),
+    Metric("attempt_pass_rate", _rate("pass_rate"), "rate", compared="pass_rate"),
+    *_describe("score", compared="score"),
+    *_describe("impl_rate"),
+    Metric("cop", _cop, "usd", cost=True),
+    Metric("consistency", _consistency, "number"),
+    Metric("mean_cost_per_attempt", lambda group: _mean(group.attempts["cost_usd"]), "usd", cost=True),
+    Metric("mean_cost_per_task", _cost_per_task, "usd", cost=True),
+    Metric("total_cost", lambda group: _sum(group.tasks["cost_usd"]), "usd", cost=True),
+    Metric("n_cost_known", _count("n_cost_known"), "count", cost=True),
+    Metric("judge_cost", lambda group: _sum(group.attempts["judge_cost_usd"]), "usd", cost=True),
+    Metric("mean_trajectory_length", lambda group: _mean(group.attempts["turns"]), "number", cost=True),
+    Metric("input_tokens", lambda group: _sum(group.attempts["input_tokens"]), "count", cost=True),
+    Metric("output_tokens", lambda group: _sum(group.attempts["output_tokens"]), "count", cost=True),
+    Metric("cache_read_tokens", lambda group: _sum(group.attempts["cache_read_tokens"]), "count", cost=True),
+    Metric(
+        "cache_write_tokens", lambda group: _sum(group.attempts["cache_write_tokens"]), "count", cost=True
+    ),
+    Metric("mean_model_ms", lambda group: _mean(group.attempts["model_ms"]), "milliseconds"),
+)
+NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
+COSTS: tuple[str, ...] = (*(metric.name for metric in METRICS if metric.cost), "no_pass")
+COMPARED: dict[str, str] = {metric.name: metric.compared for metric in METRICS if metric.compared}
+_COUNTS = frozenset(metric.name for metric in METRICS if metric.shown == "count")
+
+
+def grouped(attempts: pd.DataFrame, tasks: pd.DataFrame, by: tuple[str, ...]) -> pd.DataFrame:
+    """One row per group with every metric; attempts whose group has no name (no tier) are left out."""
+    run = attempts[attempts["outcome"] != "skipped"]
+    per_task = dict(list(tasks.groupby(list(by), sort=True)))
+    rows = [
+        (*name, *measure(Group(part, per_task[name])).values())
+        for name, part in run.groupby(list(by), sort=True)
+        if name in per_task
+    ]
+    kinds = dict.fromkeys(by, "str") | dict.fromkeys(NAMES, "float64")
+    return pd.DataFrame(rows, columns=[*by, *NAMES]).astype(kinds)
+
+
+def measure(group: Group) -> dict[str, float]:
+    """Every metric of one group by name; NaN where it cannot be told."""
+    return {metric.name: float(metric.compute(group)) for metric in METRICS}
+
+
+def named(row: Mapping[str, float]) -> dict[str, float | int | bool]:
+    """Metrics for JSON: counts as integers, and `no_pass` where the cost of a pass is infinite."""
+    values: dict[str, float | int | bool] = {}
+    for name in NAMES:
+        value = row[name]
+        values[name] = int(value) if name in _COUNTS and np.isfinite(value) else value
+    values["no_pass"] = bool(np.isposinf(row["cop"]))
+    return values
+
+
+def pass_curves(tasks: pd.DataFrame, pass_k: int) -> dict[str, dict[str, float]]:
+    """Mean pass@k and pass^k over tasks for k = 1 … pass_k, at most 100; NaN where no task has k judged attempts."""
+    counts = Counter(zip(tasks["n_judged"].tolist(), tasks["passes"].tolist(), strict=True))
+    curves: dict[str, dict[str, float]] = {"pass_at": {}, "pass_hat": {}}
+    for k in range(1, min(pass_k, MOST_K) + 1):
+        for name, chance in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
+            known = [(chance(n, c, k), weight) for (n, c), weight in sorted(counts.items()) if n >= k]
+            curves[name][str(k)] = _weighted(known) if known else np.nan
+    return curves
+
+
+def _weighted(known: list[tuple[float, int]]) -> float:
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)

@@ -1,0 +1,1 @@
+"""Files, numbers and text, written and read safely."""

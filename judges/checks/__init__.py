@@ -1,0 +1,1 @@
+"""One judge a file."""

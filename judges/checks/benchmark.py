@@ -1,0 +1,163 @@
+"""Time the code in an output against the original code, and against an oracle's where there is one.
+
+The benchmark file, in `fixtures/`, does `import solution` and defines functions or methods `time_*` to be
+timed, and, if it likes, functions `test_*` that must pass and one `snapshot()` whose result must stay what
+it was with the original. docs/judges.md has its shape in full. The measuring is done by benchmark_runner,
+in the sandbox.
+
+Covered: code that crashes, hangs, spins in the background, patches the clock, or does not do the work (as
+far as tests and snapshot tell). Not covered: code that knows this harness and forges its answers, computes
+ahead at import, or reads the oracle's file, which lies in the same sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from typing import Any
+
+from judges.judgment import BenchmarkTimes, Completion, Judgment, Snapshot, Tests, Workspace
+from judges.sandbox import bubblewrap
+from judges.sandbox import command as sandbox
+from judges.sandbox.command import Input, SandboxResult
+from judges.spec import Benchmark as Spec
+
+MIN_SPEEDUP = 0.95
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import benchmark_runner as r; r.main()"
+_DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
+
+
+async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Judgment:
+    """Failed when the output's code breaks, fails a test or is slower; an error when the suite's breaks."""
+    # Millions of lines take a while, during which others may have their turn.
+    code = (await asyncio.to_thread(code_of, completion.text)).encode("utf-8", "replace")
+    files = [spec.benchmark_file, spec.original_file, *([spec.oracle_file] if spec.oracle_file else [])]
+    (fixtures,) = {workspace.fixture(file)[0] for file in files}
+    benchmarks, original, *oracle = map(Input, files)
+    command: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c", _BOOT, Input("harness")]
+    command += [
+        f"{_measuring_seconds(spec.timeout_seconds)}",
+        benchmarks,
+        original,
+        Input("solution.py"),
+        *oracle,
+    ]
+    result = await sandbox.run(
+        command,
+        inputs={"solution.py": code, "fixtures": fixtures, **_harness()},
+        timeout_seconds=spec.timeout_seconds,
+        sandbox=workspace.sandbox,
+    )
+    judgment = _judged(result, has_oracle=bool(oracle))
+    if result.sandboxed or result.error:
+        return judgment
+    return judgment.model_copy(update={"details": f"[{sandbox.UNSANDBOXED}] {judgment.details}"})
+
+
+def code_of(text: str) -> str:
+    """The last fenced block that defines something, else the last fenced block, else the whole text."""
+    blocks = _fenced_blocks(text)
+    defining = [block for block in blocks if _DEFINES.search(block)]
+    return (defining or blocks or [text])[-1]
+
+
+def _fenced_blocks(text: str) -> list[str]:
+    """Contents of fenced blocks marked python, py or nothing; a fence left open reaches to the text's end."""
+    blocks: list[str] = []
+    fence, language, lines = "", "", list[str]()
+    for line in [*text.splitlines(keepends=True), None]:
+        opening = re.match(r"\s{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)", line) if line is not None else None
+        if fence and (
+            line is None or (opening and line.strip(fence[0] + " \t\r\n") == "" and opening[1] >= fence)
+        ):
+            if language.lower() in ("python", "python3", "py", ""):
+                blocks.append("".join(lines))
+            fence = ""
+        elif fence and line is not None:
+            lines.append(line)
+        elif opening:
+            fence, language, lines = opening[1], opening[2], []
+    return blocks
+
+
+def _harness() -> dict[str, bytes]:
+    """Our modules that run inside, as a package without the rest of it."""
+    return {f"harness/{place}": content for place, content in sandbox.inside_code().items()}
+
+
+def _measuring_seconds(timeout_seconds: float) -> float:
+    """What the runner gets of the time, so that it ends by itself and can say whose fault it was."""
+    return max(timeout_seconds - 2, timeout_seconds / 2)
+
+
+def _judged(result: SandboxResult, *, has_oracle: bool) -> Judgment:
+    if result.error:
+        return _error(result.error)
+    # What ends the runner while it writes leaves a last line that was cut.
+    lines = [json.loads(line) for line in result.report.split(b"\n")[:-1]]
+    if lines and "outcome" in lines[-1]:
+        return _measured(lines[-1], has_oracle=has_oracle)
+    # A memory bound or a kill ends the runner too; from the candidate's turn on it is the candidate's doing.
+    how = f"the run was ended ({result.ending}, exit code {result.exit_code})"
+    if lines:
+        return _failed(f"{how} with the output's code at work", Tests(errored=1))
+    return _error(f"{how} before the output's code had its turn")
+
+
+def _measured(report: dict[str, Any], *, has_oracle: bool) -> Judgment:
+    if report["outcome"] == "error":
+        return _error(report["why"])
+    tests = Tests.model_validate(report["tests"])
+    snapshot = Snapshot.model_validate(report["snapshot"]) if report["snapshot"] else None
+    benchmarks = tuple(
+        BenchmarkTimes(
+            name=one["name"],
+            nop_median=one.get("original"),
+            agent_median=one.get("candidate"),
+            oracle_median=one.get("oracle"),
+        )
+        for one in report["benchmarks"]
+    )
+    speedup, valid = _task_speedup(benchmarks, has_oracle=has_oracle)
+    complaints = [report["why"]] if report["why"] else []
+    complaints += report["complaints"]
+    allowed = tests.oracle_failed if has_oracle else 0
+    broken = bool(report["why"]) or tests.failed + tests.errored > allowed
+    broken = broken or (snapshot is not None and snapshot.status != "passed")
+    measured = f"speedup {speedup:.3g} over {valid} benchmarks in {report['rounds']} rounds"
+    if not broken and speedup < MIN_SPEEDUP:
+        complaints.insert(0, f"{measured}, needs {MIN_SPEEDUP}")
+    passed = not broken and speedup >= MIN_SPEEDUP
+    told = f"{measured}; tests passed: {tests.passed}" if passed else "; ".join(complaints)
+    return Judgment(
+        judge="benchmark",
+        passed=passed,
+        score=1.0 if passed else 0.0,
+        details=told,
+        benchmarks=benchmarks,
+        tests=tests,
+        snapshot=snapshot,
+    )
+
+
+def _task_speedup(benchmarks: tuple[BenchmarkTimes, ...], *, has_oracle: bool) -> tuple[float, int]:
+    """Geometric mean of valid speedups, 1.0 without any, and how many there were.
+
+    The same few lines as in aggregate, which judges may not import: a judgment must stand without it.
+    """
+    logarithms = []
+    for one in benchmarks:
+        others = [one.agent_median, one.oracle_median] if has_oracle else [one.agent_median]
+        if one.nop_median and one.agent_median and all(others):
+            logarithms.append(math.log(one.nop_median / one.agent_median))
+    return (math.exp(math.fsum(logarithms) / len(logarithms)) if logarithms else 1.0), len(logarithms)
+
+
+def _failed(why: str, tests: Tests) -> Judgment:
+    return Judgment(judge="benchmark", passed=False, score=0.0, details=why, tests=tests)
+
+
+def _error(why: str) -> Judgment:
+    return Judgment(judge="benchmark", details=f"no benchmark could be made: {why}", error=why)

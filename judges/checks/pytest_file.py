@@ -1,0 +1,219 @@
+"""Run a suite's test file against an output, in a sandbox, and judge by what our own plugin reports of each
+test.
+
+The output is a read-only file named in `AI_OUTPUT_FILE`; files that an agent left are read-only in
+`AI_WORKSPACE`. The tests run in an empty folder of their own, may import what this environment has and what
+lies beside them in `fixtures/`, and see no configuration but a `conftest.py` of the suite's own.
+
+Covered: see `judges.sandbox.command`. The exit code decides nothing: a pass needs a report that names every collected
+test as passed and says that pytest came to its end. A time-out, a crash or a collection error is a fail with score 0.
+Nothing trusts that the report's lines are complete, or our plugin's: the code under test can write lines too, and
+those that make no sense fail it. Not covered: a test process that forges the report on purpose; the nonce in it stops
+accidents only.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from judges.inside import pytest_plugin
+from judges.judgment import Completion, Judgment, Tests, Workspace
+from judges.sandbox import bubblewrap, command, warm_pool
+from judges.sandbox.command import Input, SandboxCommand, SandboxResult
+from judges.sandbox.warm_pool import Work
+from judges.spec import Pytest
+
+MAX_NAMED_TESTS = 10
+MAX_COLLECTED = 1_000_000
+MAX_DETAILS_CHARACTERS = 4000
+# A test that is reported more than once (subtests, an error in teardown) counts by its worst outcome.
+_BEST_TO_WORST = ("passed", "xpassed", "xfailed", "skipped", "errored", "failed")
+
+
+@dataclass
+class Report:
+    """What became of a test run. `ended` is False when pytest did not come to its own end; `forged` says that
+    somebody else wrote lines with its nonce.
+    """
+
+    started: bool = False
+    ended: bool = False
+    forged: bool = False
+    collected: int = 0
+    outcomes: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
+    not_collected: list[str] = field(default_factory=list)
+
+    def count(self, outcome: str) -> int:
+        return sum(1 for told in self.outcomes.values() if told == outcome)
+
+
+def read(written: bytes, nonce: str) -> Report:
+    """Read the lines that carry the nonce; others, and a last one that was cut, are passed over."""
+    report = Report()
+    *lines, _ = written.split(b"\n")
+    for line in lines:
+        # Looked for first: millions of other lines would take long to parse.
+        if nonce.encode() in line:
+            told = _parsed(line)
+            _take(report, told if isinstance(told, dict) and told.get("nonce") == nonce else {})
+    return report
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _take(report: Report, line: dict[str, Any]) -> None:
+    match line:
+        case {"event": "start"}:
+            report.started = True
+        case {"event": "collected", "count": int(count)} if 0 <= count <= MAX_COLLECTED:
+            report.collected = count
+        case {"event": "not collected", "test": str(test), "line": str(told)}:
+            report.not_collected.append(f"{test}: {told}")
+        case {"event": "test", "test": str(test), "outcome": str(outcome), "line": str(told)}:
+            _note(report, test, outcome, told)
+        case {"event": "end"}:
+            report.ended = True
+        case _:
+            report.forged = True
+
+
+def judgment(report: Report, *, died: str | None, last_words: str = "") -> Judgment:
+    """Judge a run whose plugin reported its start; `died` says how it ended if pytest did not come to its
+    end.
+    """
+    tests = Tests(
+        passed=report.count("passed"),
+        failed=report.count("failed"),
+        errored=report.count("errored") + len(report.not_collected),
+    )
+    collected = max(report.collected, len(report.outcomes))
+    complaints = _complaints(report, collected, died, last_words)
+    broke_off = died is not None or report.forged or bool(report.not_collected) or not collected
+    return Judgment(
+        judge="pytest",
+        passed=not complaints,
+        score=0.0 if broke_off else tests.passed / collected,
+        details=("; ".join(complaints) or f"all {collected} tests passed")[:MAX_DETAILS_CHARACTERS],
+        tests=tests,
+    )
+
+
+def _complaints(report: Report, collected: int, died: str | None, last_words: str) -> list[str]:
+    complaints = [died] if died is not None else []
+    if report.forged:
+        complaints.append("something other than pytest wrote to the report")
+    complaints += [f"not collected: {told}" for told in report.not_collected]
+    if not collected and not complaints:
+        complaints.append("no test was collected" + (f": {last_words}" if last_words else ""))
+    unclean = [(test, outcome) for test, outcome in report.outcomes.items() if outcome != "passed"]
+    for test, outcome in unclean[:MAX_NAMED_TESTS]:
+        complaints.append(f"{outcome} {test}" + (f": {report.lines[test]}" if report.lines[test] else ""))
+    if len(unclean) > MAX_NAMED_TESTS:
+        complaints.append(f"and {len(unclean) - MAX_NAMED_TESTS} more")
+    if died is None and len(report.outcomes) < collected:
+        complaints.append(f"{collected - len(report.outcomes)} of {collected} tests were not run")
+    if complaints and collected:
+        complaints.insert(0, f"{report.count('passed')} of {collected} tests passed")
+    return complaints
+
+
+def _note(report: Report, test: str, outcome: str, line: str) -> None:
+    worst = report.outcomes.get(test, "passed")
+    if outcome not in _BEST_TO_WORST:
+        outcome = "errored"
+    if test not in report.outcomes or _BEST_TO_WORST.index(outcome) > _BEST_TO_WORST.index(worst):
+        report.outcomes[test] = outcome
+        report.lines[test] = line
+
+
+_LAST_WORDS_CHARACTERS = 500
+
+
+async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> Judgment:
+    """Judge by the test run; only `error` is set when the sandbox or pytest itself did not start."""
+    fixtures, test_file = workspace.fixture(spec.test_file)
+    work = Work(
+        test_file=str(test_file.relative_to(fixtures)),
+        fixtures=fixtures,
+        text=completion.text.encode(errors="replace"),
+        nonce=secrets.token_hex(16),
+        packages=tuple(bubblewrap.package_folders()),
+        timeout_seconds=spec.timeout_seconds,
+    )
+    try:
+        return await command.in_thread(
+            lambda cancelled: _judged(_run(work, workspace, cancelled), work, spec)
+        )
+    except command.SandboxUnavailable as unavailable:
+        return Judgment(judge="pytest", details=str(unavailable), error=str(unavailable))
+
+
+def cold_command(work: Work, left: Path | None = None) -> SandboxCommand:
+    """The same tests as a command for a fresh sandbox, with the files that an agent left, if any."""
+    inputs: dict[str, bytes | Path] = {
+        "fixtures": work.fixtures,
+        "output/output.txt": work.text,
+        "pytest_plugin.py": Path(pytest_plugin.__file__).read_bytes(),
+        "pytest.ini": b"",
+    }
+    environment = {"AI_OUTPUT_FILE": Input("output/output.txt")}
+    if left is not None:
+        inputs["workspace"] = left
+        environment["AI_WORKSPACE"] = Input("workspace")
+    places = (Input("fixtures"), Input(f"fixtures/{work.test_file}"), Input("pytest.ini"))
+    argv: list[str | Input] = [bubblewrap.python(), "-I", Input("pytest_plugin.py"), work.nonce]
+    return SandboxCommand(
+        [*argv, *places, *work.packages], work.timeout_seconds, inputs, environment, work.limits
+    )
+
+
+def _run(work: Work, workspace: Workspace, cancelled: threading.Event) -> SandboxResult:
+    """Run the tests in a warm sandbox where one can be had, else in a fresh one."""
+    confinement = command.confinement(workspace.sandbox)
+    # A zygote has no way to mount an agent's folder; beside an agent's own minutes a fresh start is nothing.
+    if confinement.bubblewrap and workspace.left is None:
+        result = warm_pool.run(work, confinement, cancelled)
+        if result is not None:
+            return result
+    return command.run_blocking(cold_command(work, workspace.left), confinement, cancelled)
+
+
+def _judged(result: SandboxResult, work: Work, spec: Pytest) -> Judgment:
+    report = read(result.report, work.nonce)
+    last_words = result.output.decode(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:]
+    if not report.started:
+        error = result.error or f"pytest did not start: {last_words or result.ending}"
+        return _marked(Judgment(judge="pytest", details=error, error=error), result)
+    died = None if report.ended and result.ending == "exited" else _how_it_died(result, spec)
+    return _marked(judgment(report, died=died, last_words=last_words), result)
+
+
+def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
+    match result.ending:
+        case "timeout":
+            return f"timed out after {spec.timeout_seconds:g} s"
+        case "output":
+            return "printed or reported more than is allowed"
+        case "memory":
+            return "used more memory than is allowed"
+        case "cancelled":
+            return "cancelled"
+        case "exited":
+            return f"the test process ended before pytest did (exit code {result.exit_code})"
+
+
+def _marked(judgment: Judgment, result: SandboxResult) -> Judgment:
+    if result.sandboxed:
+        return judgment
+    return judgment.model_copy(update={"details": f"[{command.UNSANDBOXED}] {judgment.details}"})

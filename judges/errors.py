@@ -1,0 +1,38 @@
+"""The error that users see: one line says what is wrong and what to do, and an exit code says whose turn it is."""
+
+from __future__ import annotations
+
+import re
+
+USAGE = 2  # what was asked for must change
+INFRASTRUCTURE = 3  # the machine, the server or the provider must
+INTERRUPTED = 130
+
+
+class UpliftError(Exception):
+    """What somebody can put right; its text reads `what is wrong; what to do`.
+
+    `code` names the kind for programs, `exit_code` is what the command ends with.
+    """
+
+    exit_code = USAGE
+
+    @property
+    def code(self) -> str:
+        """The kind in lower case: UnknownModel is `unknown_model`."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the remedy."""
+        return self._parts()[0]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it; empty where the text names nothing, or lists several mistakes."""
+        return self._parts()[1]
+
+    def _parts(self) -> tuple[str, str]:
+        text = str(self)
+        wrong, _, remedy = text.rpartition("; ") if "\n" not in text else ("", "", "")
+        return (wrong, remedy) if wrong else (text, "")

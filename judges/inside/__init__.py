@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: standard library, pytest and this folder only."""

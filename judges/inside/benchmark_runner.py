@@ -1,0 +1,393 @@
+"""Time the original, the candidate's and the oracle's code against each other, round by round.
+
+Runs inside the sandbox, with SECONDS BENCHMARKS ORIGINAL CANDIDATE [ORACLE] as arguments, and writes two
+JSON lines to file descriptor 3: that the candidate's turn has come, and what came out. Each version of the
+code lives in an interpreter of its own, so that the candidate's can patch neither the clock nor the code it
+is compared with.
+
+Who holds the clock: this process does, around a request and its answer, and it never runs the code under
+test. A clock inside the candidate's process would be more precise by some 50 microseconds a batch, and one
+line of hostile code would stop it. What the clock cannot know is whether the work was done; tests and the
+snapshot say that. The time of the request itself is not subtracted, so speedups come out a little too
+small, never too large.
+
+How noise is shared: a round times every benchmark on every version, one after the other, in an order that
+turns from round to round, with the same number of calls; versions that are not being timed are stopped
+(SIGSTOP), so a thread left spinning by one cannot slow the others. A benchmark's figure is the median over
+rounds. A version is asked one thing at a time over a pipe, in a process group of its own (benchmark_child).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+PROCESSORS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
+MOST_CLOCKS = 8  # that are looked at: it takes up to 20 ms each
+# What a question and its answer take at least; some machines' clocks stand still for longer.
+SHORTEST_SECONDS = 1e-6
+_LOOKS_AT_A_CLOCK = 200_000  # some 10 ms
+
+
+def hold_one_clock() -> None:
+    """Keep this process on the processor whose clock moves in the smallest steps (Linux).
+
+    On virtual machines each may have a clock of its own, some milliseconds from the next, or one that stands still
+    for as long; whoever is moved between two looks would time that instead.
+    """
+    if PROCESSORS is None:
+        return
+    with suppress(OSError):  # a container may forbid it, or take a processor away meanwhile
+        steps = {processor: _step(processor) for processor in PROCESSORS[:MOST_CLOCKS]}
+        os.sched_setaffinity(0, {min(steps, key=lambda processor: steps[processor])})
+
+
+def _step(processor: int) -> float:
+    os.sched_setaffinity(0, {processor})
+    first = time.perf_counter()
+    later = (now for _ in range(_LOOKS_AT_A_CLOCK) if (now := time.perf_counter()) > first)
+    begun = next(later, math.inf)
+    return next((now - begun for now in later if now > begun), math.inf)
+
+
+class Broken(Exception):
+    """A version of the code crashed, raised or went silent."""
+
+    def __init__(self, version: Version, why: str) -> None:
+        super().__init__(why)
+        self.version = version
+
+
+class OutOfTime(Broken):
+    """The time was up while a version was at work."""
+
+
+class Version:
+    """One version of the code, in its own interpreter and process group, stopped while others are timed."""
+
+    def __init__(self, role: str, deadline: float) -> None:
+        self.role = role
+        self.deadline = deadline
+        self.busy_seconds = 0.0
+        self.holds: dict[str, Any] = {}
+
+    def start(self, solution: str, benchmarks: str) -> None:
+        """Load both files, and wait to be asked."""
+        script = str(Path(__file__).with_name("benchmark_child.py"))
+        self.process = subprocess.Popen(
+            # As isolated as -I but for the environment: with one hash seed, sets behave alike for all.
+            [sys.executable, "-s", "-P", "-B", script, solution, benchmarks],
+            env=os.environ | {"PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        if PROCESSORS is not None:  # code under test may use them all
+            with suppress(OSError):
+                os.sched_setaffinity(self.process.pid, PROCESSORS)
+        self.holds = self._receive("loading")
+        self.signal(signal.SIGSTOP)
+
+    def ask(self, **request: object) -> Any:
+        """The answer to one request."""
+        self.signal(signal.SIGCONT)
+        self._send(request)
+        answer = self._receive(str(request.get("name", request["do"])))
+        self.signal(signal.SIGSTOP)
+        return answer
+
+    def seconds(self, name: str, number: int) -> float:
+        """Wall time of `number` calls of a benchmark, after its setup, measured from out here; never 0."""
+        self.signal(signal.SIGCONT)
+        self._send({"do": "time", "name": name, "number": number})
+        self._receive(name)
+        begun = time.perf_counter()
+        self._send("run")
+        self._receive(name)
+        elapsed = time.perf_counter() - begun
+        self.signal(signal.SIGSTOP)
+        return max(elapsed, SHORTEST_SECONDS)
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def _send(self, message: object) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # reading will tell
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def _receive(self, doing: str) -> Any:
+        assert self.process.stdout is not None
+        begun = time.perf_counter()
+        received = b""
+        try:
+            while not received.endswith(b"\n"):
+                left = self.deadline - time.monotonic()
+                if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                    raise OutOfTime(self, f"{doing}: not done when the time was up")
+                part = os.read(self.process.stdout.fileno(), 65536)
+                received += part
+                if not part:
+                    raise Broken(self, f"{doing}: the process ended")
+                if len(received) > MAX_REPLY_BYTES:
+                    raise Broken(self, f"{doing}: more than {MAX_REPLY_BYTES} bytes came back")
+        finally:
+            self.busy_seconds += time.perf_counter() - begun
+        try:
+            answer = json.loads(received)
+        except ValueError:
+            raise Broken(self, f"{doing}: something other than an answer came back") from None
+        if isinstance(answer, dict) and "failed" in answer:
+            raise Broken(self, f"{doing}: {answer['failed']}")
+        return answer
+
+
+REPORT_FD = 3
+PR_SET_DUMPABLE = 4
+# Many short rounds: with 11 of 20 ms, equal code came out further apart on a busy machine.
+ROUNDS = 25
+MAX_ROUNDS = 100
+# Between a clear failure and a clear pass: equal code that was unlucky must get another chance.
+CLOSE = (0.85, 0.97)
+# Code that takes many times as long also takes many times as long to measure.
+HOPELESS_ROUNDS = 7
+HOPELESS = 0.5
+BATCH_SECONDS = 0.01
+MAX_NUMBER = 1_000_000
+# No new round starts after this share of the time; what is under way then has the rest to come to an end.
+SOFT_SHARE = 0.6
+# Of the time, what the suite's own code may use before the candidate's turn: as much again for the candidate
+# and twice as much for a round of both leave enough for a candidate that is no slower.
+AMPLE_SHARE = 0.25
+# Where it used more, a candidate that runs out of time is to blame only if it used clearly more than the original.
+TO_BLAME = 2.0
+
+Report = dict[str, Any]
+
+
+class Contest:
+    """All versions at once: what they hold, and what came out so far."""
+
+    def __init__(self, seconds: float, benchmarks: str) -> None:
+        self.begun = time.monotonic()
+        self.seconds = seconds
+        self.soft_deadline = self.begun + SOFT_SHARE * seconds
+        self.deadline = self.begun + seconds
+        self.benchmarks = benchmarks
+        self.versions: dict[str, Version] = {}
+        self.samples: dict[str, dict[str, list[float]]] = {}
+        self.tests = {"passed": 0, "failed": 0, "errored": 0, "oracle_failed": 0}
+        self.complaints: list[str] = []
+        self.snapshot: dict[str, Any] | None = None
+        self.expected: dict[str, Any] = {}
+        self.numbers: dict[str, int] = {}
+        self.seconds_before_turn: float | None = None
+
+    def start(self, role: str, solution: str) -> Version:
+        self.versions[role] = Version(role, self.deadline)
+        self.versions[role].start(solution, self.benchmarks)
+        return self.versions[role]
+
+    def try_out(self) -> None:
+        """Run what the suite brings once, before the candidate is there to break it: who breaks later is not the
+        suite.
+        """
+        original, oracle = self.versions["original"], self.versions.get("oracle")
+        if original.holds["snapshot"]:
+            self.expected = _items(original.ask(do="snapshot")["value"])
+        for one in original.holds["benchmarks"]:
+            name = one["name"]
+            self.numbers[name] = one["number"] or _calibrated(original, name)
+            if one["number"]:
+                original.seconds(name, one["number"])
+            if oracle:
+                oracle.seconds(name, self.numbers[name])
+        if oracle:
+            verdicts = [_verdict(oracle, name)["status"] for name in original.holds["tests"]]
+            self.tests["oracle_failed"] = len(verdicts) - verdicts.count("passed")
+
+    def give_turn(self) -> None:
+        """From here on, the candidate's code runs, and can do something to everything else in here."""
+        self.seconds_before_turn = time.monotonic() - self.begun
+        _tell({"stage": "candidate"})
+
+    def test(self) -> None:
+        """Run every `test_*` function on the candidate."""
+        for name in self.versions["original"].holds["tests"]:
+            answer = _verdict(self.versions["candidate"], name)
+            self.tests[answer["status"]] += 1
+            if answer["status"] != "passed":
+                self.complaints.append(f"{name}: {answer['why']}")
+
+    def take_snapshot(self) -> None:
+        """Compare what `snapshot()` gives for the original and for the candidate, item by item."""
+        expected = self.expected
+        try:
+            found = _items(self.versions["candidate"].ask(do="snapshot")["value"])
+        except OutOfTime:
+            raise
+        except Broken as broken:
+            self.snapshot = {"status": "errored", "pass_to_fail": len(expected)}
+            self.complaints.append(str(broken))
+            return
+        changed = [name for name in expected if name not in found or not _same(expected[name], found[name])]
+        self.snapshot = {"status": "failed" if changed else "passed", "pass_to_fail": len(changed)}
+        self.complaints += [f"snapshot: {name or 'the result'} changed" for name in changed]
+
+    def measure(self) -> None:
+        """Rounds of every benchmark on every version, until there are enough or the time is used."""
+        self.samples = {name: {role: [] for role in self.versions} for name in self.numbers}
+        order = list(self.versions)
+        for round_number in range(MAX_ROUNDS):
+            if self._clear_after(round_number):
+                return
+            for name, number in self.numbers.items():
+                if round_number and time.monotonic() > self.soft_deadline:
+                    return
+                turn = round_number % len(order)
+                for role in order[turn:] + order[:turn]:
+                    seconds = self.versions[role].seconds(name, number)
+                    self.samples[name][role].append(seconds / number)
+
+    def _clear_after(self, rounds: int) -> bool:
+        """Whether there were rounds enough to tell; it takes few for the hopeless and more for a close call."""
+        if rounds < HOPELESS_ROUNDS:
+            return False
+        ratios = [math.log(one["original"] / one["candidate"]) for one in self.medians()]
+        speedup = math.exp(math.fsum(ratios) / len(ratios))
+        if rounds < ROUNDS:
+            return speedup < HOPELESS
+        return not CLOSE[0] <= speedup <= CLOSE[1]
+
+    def medians(self) -> list[Report]:
+        return [
+            {
+                "name": name,
+                **{role: median(seconds) if seconds else None for role, seconds in by_role.items()},
+            }
+            for name, by_role in self.samples.items()
+        ]
+
+    def report(self) -> Report:
+        return {
+            "benchmarks": self.medians(),
+            "tests": self.tests,
+            "snapshot": self.snapshot,
+            "complaints": [complaint[:500] for complaint in self.complaints[:20]],
+            "rounds": min(
+                (len(seconds) for by_role in self.samples.values() for seconds in by_role.values()), default=0
+            ),
+        }
+
+    def blames(self, broken: Broken) -> bool:
+        """Whether the candidate is to blame, and not the suite: for all that breaks from its turn on."""
+        if self.seconds_before_turn is None:
+            return False
+        if not isinstance(broken, OutOfTime) or self.seconds_before_turn <= AMPLE_SHARE * self.seconds:
+            return True
+        candidate, original = self.versions["candidate"], self.versions["original"]
+        return broken.version is candidate and candidate.busy_seconds > TO_BLAME * original.busy_seconds
+
+
+def _verdict(version: Version, test: str) -> dict[str, str]:
+    """How a test ended; a test that takes its process down with it has errored."""
+    try:
+        answer = version.ask(do="test", name=test)
+    except OutOfTime:
+        raise
+    except Broken as broken:
+        return {"status": "errored", "why": str(broken).removeprefix(f"{test}: ")}
+    if not isinstance(answer, dict) or answer.get("status") not in ("passed", "failed", "errored"):
+        return {"status": "errored", "why": "something other than a result came back"}
+    return {"status": answer["status"], "why": str(answer.get("why"))}
+
+
+def _calibrated(original: Version, name: str) -> int:
+    """How many calls of the original make a batch long enough to be timed from another process."""
+    number = 1
+    while number < MAX_NUMBER and (seconds := original.seconds(name, number)) < BATCH_SECONDS:
+        wanted = math.ceil(number * BATCH_SECONDS / seconds)
+        # Not at once: where the clock moves in steps of milliseconds, the first call seems to take no time.
+        number = min(max(2 * number, min(wanted, 10 * number)), MAX_NUMBER)
+    return number
+
+
+def _items(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {"": value}
+
+
+def _same(expected: Any, found: Any) -> bool:
+    """Equal, with numbers compared to nine digits: a faster way to add may round differently."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return expected.keys() == found.keys() and all(_same(expected[key], found[key]) for key in expected)
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(_same, expected, found))
+    if isinstance(expected, float) and isinstance(found, int | float) and not isinstance(found, bool):
+        both_missing = math.isnan(expected) and math.isnan(found)
+        return both_missing or math.isclose(expected, found, rel_tol=1e-9, abs_tol=1e-12)
+    return type(expected) is type(found) and bool(expected == found)
+
+
+def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> Report:
+    """Everything, and who is to blame if it could not be done."""
+    try:
+        holds = contest.start("original", original).holds
+        if not holds["benchmarks"]:
+            return {
+                "outcome": "error",
+                "why": "the benchmark file has no function whose name starts with time_",
+            }
+        if holds["snapshot"]:
+            contest.snapshot = {"status": "missing", "pass_to_fail": 0}
+        if oracle:
+            contest.start("oracle", oracle)
+        contest.try_out()
+        contest.give_turn()
+        contest.start("candidate", candidate)
+        contest.test()
+        if holds["snapshot"]:
+            contest.take_snapshot()
+        contest.measure()
+        return {"outcome": "measured", "why": ""} | contest.report()
+    except Broken as broken:
+        if not contest.blames(broken):
+            return {"outcome": "error", "why": f"{broken.version.role}: {broken}"}
+        kind = "time-out" if isinstance(broken, OutOfTime) else "crash"
+        whose = (
+            "" if broken.version.role == "candidate" else f"{broken.version.role}, beside the output's code: "
+        )
+        contest.tests["errored"] += 1
+        return {"outcome": "failed", "why": f"{kind} in {whose}{broken}"} | contest.report()
+    finally:
+        for version in contest.versions.values():
+            version.signal(signal.SIGKILL)
+
+
+def _tell(message: Report) -> None:
+    waiting = json.dumps(message).encode() + b"\n"
+    while waiting:
+        waiting = waiting[os.write(REPORT_FD, waiting) :]
+
+
+def main() -> None:
+    """Do what the arguments say and report it."""
+    if sys.platform == "linux":  # or else code under test could reach this clock and report through /proc
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    hold_one_clock()
+    seconds, benchmarks, original, candidate, *oracle = sys.argv[1:]
+    _tell(run(Contest(float(seconds), benchmarks), original, candidate, oracle[0] if oracle else None))

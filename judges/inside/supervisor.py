@@ -1,0 +1,183 @@
+"""Without bubblewrap: stay behind as the parent of a confined command, and see to it that nothing of it remains.
+
+Orphans of the command come back to this process (Linux), so a daemonised child dies too. When the worker goes
+away, however it ended, the lifeline closes: the command is killed and its private folder removed. A command
+of the same user that kills this process escapes it; as root the command has another user and cannot.
+
+`descendants` and `kill_descendants` find and end all processes that one has started, however they tried to get away.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from judges.inside import drop_rights, remove_folder
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids of the children of `root`, theirs, and so on; empty where /proc does not tell."""
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        children = _children(waiting.pop())
+        found += children
+        waiting += children
+    return found
+
+
+def resident_bytes(processes: Iterable[int]) -> int:
+    """Memory that the processes hold together; pages shared by several count several times."""
+    return sum(_resident_pages(process) for process in processes) * _PAGE_BYTES
+
+
+def kill_descendants(root: int) -> None:
+    """Kill until none is left: a process that forks while it is being counted is met in the next round."""
+    while living := descendants(root):
+        for process in living:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        if root == os.getpid():
+            _reap()
+
+
+def _reap() -> None:
+    """Collect dead children, of which those that were adopted have no other parent to do it."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _resident_pages(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+WRITABLE = ("work", "tmp")
+_TICK_SECONDS = 0.02
+_OTHERS_MAY_START = (
+    192  # threads that the user's other programs may start while the command runs: a browser, agents
+)
+_RIGHTS_TO_CHANGE_USER = (1 << 6) | (1 << 7) | (1 << 8)  # CAP_SETGID, CAP_SETUID, CAP_SETPCAP
+
+
+def main() -> None:
+    """Without bubblewrap: confine a child that becomes the command, and watch over it."""
+    drop_rights.confine(fork_and_watch)
+
+
+def fork_and_watch(settings: drop_rights.RightsSettings) -> drop_rights.RightsSettings:
+    """Return in a new child, with settings for it; the parent never returns and ends as the child ends."""
+    if sys.platform == "linux":
+        drop_rights.adopt_orphans()
+    child = os.fork()
+    if child != 0:
+        _outlive(child, settings)
+    os.close(settings.lifeline_fd)
+    os.setsid()
+    return _for_this_process(settings)
+
+
+def _outlive(child: int, settings: drop_rights.RightsSettings) -> NoReturn:
+    lifeline = settings.lifeline_fd
+    os.closerange(0, lifeline)
+    os.closerange(lifeline + 1, 256)
+    ended = _watch(child, lifeline)
+    if sys.platform == "linux":
+        kill_descendants(os.getpid())
+    if settings.folder is not None and _worker_is_gone(lifeline):
+        remove_folder.remove(Path(settings.folder))
+    os._exit(128 + os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended))
+
+
+def _watch(child: int, lifeline: int) -> int:
+    """Wait for the child, killing it when told to or when the worker is gone; its wait status."""
+    told_to_end = False
+    while True:
+        reaped, ended = os.waitpid(child, os.WNOHANG)
+        if reaped:
+            _kill_session(child)
+            return ended
+        if told_to_end:
+            # Again and again: it may not yet have had a session of its own to kill.
+            _kill_session(child)
+            os.kill(child, signal.SIGKILL)
+            time.sleep(_TICK_SECONDS)
+        else:
+            told_to_end = bool(select.select([lifeline], [], [], _TICK_SECONDS)[0])
+
+
+def _kill_session(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _worker_is_gone(lifeline: int) -> bool:
+    os.set_blocking(lifeline, False)
+    try:
+        while os.read(lifeline, 64):
+            pass
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.RightsSettings:
+    """A user of its own where this is root; else a process limit on top of what the user already runs."""
+    if os.geteuid() == 0 and _may_change_user():
+        user = drop_rights.FIRST_PRIVATE_UID + os.getpid()
+        for name in WRITABLE if settings.folder else ():
+            os.chown(Path(str(settings.folder), name), user, user)
+        return replace(settings, user=user)
+    return replace(settings, processes=settings.processes + _tasks_of_user() + _OTHERS_MAY_START)
+
+
+def _may_change_user() -> bool:
+    """Whether this root has the rights, and the user ids, to become somebody else: a container may withhold
+    either.
+    """
+    if sys.platform != "linux":
+        return False
+    status = Path("/proc/self/status").read_text().split()
+    held = int(status[status.index("CapEff:") + 1], 16)
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    last = drop_rights.FIRST_PRIVATE_UID + 2**22  # process ids stay below this
+    mapped = any(
+        int(first) <= drop_rights.FIRST_PRIVATE_UID and last < int(first) + int(n) for first, _, n in ranges
+    )
+    return mapped and held & _RIGHTS_TO_CHANGE_USER == _RIGHTS_TO_CHANGE_USER
+
+
+def _tasks_of_user() -> int:
+    """Threads of all processes of this user, which is what the process limit counts; 0 where /proc does not
+    tell.
+    """
+    me = os.getuid()
+    tasks = 0
+    with suppress(OSError):
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):
+                if process.name.isdigit() and process.stat().st_uid == me:
+                    tasks += sum(1 for _ in (process / "task").iterdir())
+    return tasks

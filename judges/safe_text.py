@@ -1,0 +1,170 @@
+"""Text from anyone, made safe: one way to write accents, nothing that UTF-8 cannot hold, strict JSON, plain messages.
+
+The lowest room: every package reads strangers' texts, and all of them by these functions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, NoReturn, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+# Unicode's stream-safe text: no letter has more marks, and a joiner that shows nothing divides longer runs.
+_MOST_MARKS = 30
+_JOINER = "\N{COMBINING GRAPHEME JOINER}"
+# Comparing two names takes the product of their lengths.
+_LONGEST_NAME = 80
+_ORDINARY_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_Value = TypeVar("_Value")
+
+
+class NotJson(ValueError):
+    """A text that is not standard JSON; the message says why, and where it is known."""
+
+
+def composed(text: str) -> str:
+    """The text in NFC. Runs of marks are divided first: sorting a run takes the square of its length."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", _long_runs().sub(rf"\g<0>{_JOINER}", text))
+
+
+@cache
+def _long_runs() -> Any:
+    import regex  # knows which characters are marks, as `re` does not; most outputs need neither
+
+    return regex.compile(rf"\p{{M}}{{{_MOST_MARKS}}}(?=\p{{M}})")
+
+
+def storable(value: _Value) -> _Value:
+    """The same with every text in it such as UTF-8 can hold; the very same where nothing had to be replaced.
+
+    JSON can spell lone surrogates, which no file and no store takes. Looks into tuples and pydantic's models.
+    """
+    made: object = value
+    if isinstance(value, str):
+        made = value if value.isascii() else value.encode("utf-8", "replace").decode()
+    elif isinstance(value, tuple):
+        made = tuple(map(storable, value))
+    elif isinstance(value, BaseModel):
+        changed = {name: new for name, old in value if (new := storable(old)) is not old}
+        made = value.model_copy(update=changed) if changed else value
+    return value if made is value or made == value else cast("_Value", made)
+
+
+def strict_json(text: str) -> Any:
+    """The value of standard JSON; raises NotJson for anything else, NaN and keys that occur twice included."""
+    try:
+        return STRICT_DECODER.decode(text)
+    except json.JSONDecodeError as wrong:
+        raise NotJson(f"not JSON: {wrong.msg} at line {wrong.lineno}, column {wrong.colno}") from None
+    except RecursionError:
+        raise NotJson("not usable as JSON: nested too deeply") from None
+    except NotJson:
+        raise
+    except ValueError as wrong:  # int() refuses more than some thousand digits
+        raise NotJson(f"not usable as JSON: {wrong}") from None
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise NotJson(f"not JSON: {word} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise NotJson(f"not usable as JSON: key {twice[:_LONGEST_NAME]!r} occurs twice")
+    return values
+
+
+# `raw_decode` also raises ValueError for long numbers, and RecursionError.
+STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+
+
+def near_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like a misspelt one; None where none is."""
+    near = get_close_matches(name[:_LONGEST_NAME], [one[:_LONGEST_NAME] for one in known], n=1)
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)` where a known name is near, to be put behind a message; else nothing."""
+    near = near_name(name, known)
+    if near is None:
+        return ""
+    return f" (did you mean {near if near.isprintable() else repr(near)}?)"
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value as messages quote it: on one line, with nothing a terminal would obey, cut when it is long."""
+    text = repr(value[: longest + 1] if isinstance(value, str) else value)
+    return text if len(text) <= longest + 2 else f"{text[:longest]}…{text[0]}"
+
+
+def path_of(steps: Iterable[str | int]) -> str:
+    """Steps into a value as people write them: `tasks[3].judge.type`."""
+    path = ""
+    for step in steps:
+        if isinstance(step, str) and _ORDINARY_KEY.fullmatch(step):
+            path += f".{step}" if path else step
+        else:
+            path += f"[{step if isinstance(step, int) else shown(step, 40)}]"
+    return path
+
+
+def broken_fields(
+    invalid: ValidationError, *, whole: str, above: tuple[str | int, ...] = (), most: int | None = None
+) -> list[str]:
+    """What pydantic found wrong, as `place: what it is; what it must be`; `whole` names the value itself."""
+    return [
+        f"{path_of((*above, *error['loc'])) or whole}: {_what_it_is(error)}{requirement(error)}"
+        for error in invalid.errors(include_url=False)[:most]
+    ]
+
+
+def _what_it_is(error: ErrorDetails) -> str:
+    """Which value is meant, where that is short enough to be quoted."""
+    quotable = isinstance(error["input"], str | int | float) and error["type"] != "json_invalid"
+    return f"is {shown(error['input'])}; " if quotable else ""
+
+
+def requirement(error: ErrorDetails) -> str:
+    """What a value must be that pydantic has refused, in words for people who write such files."""
+    context = error.get("ctx", {})
+    if (words := _REQUIREMENTS.get(error["type"])) is not None:
+        return words.format(**context)
+    if error["type"] == "value_error":
+        return str(context["error"])
+    return error["msg"][:1].lower() + error["msg"][1:]
+
+
+_REQUIREMENTS = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "finite_number": "must be a finite number",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "literal_error": "must be {expected}",
+    "extra_forbidden": "is not known here",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "string_too_short": "must hold at least one character",
+    "too_short": "must hold at least one entry",
+}

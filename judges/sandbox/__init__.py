@@ -1,0 +1,1 @@
+"""Run what nobody vouches for: the worker's side."""

@@ -1,0 +1,106 @@
+"""Start a command without bubblewrap: in a private temporary folder, under a supervisor that outlives it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from judges.inside import remove_folder, supervisor
+from judges.sandbox.pipes import Lifeline
+
+_PATIENCE_SECONDS = 5.0
+
+
+class Folder:
+    """A private folder: inputs (copies, so that the originals stay as they are), our code, and room for the
+    command.
+    """
+
+    def __init__(self, inputs: Mapping[str, bytes | Path], code: Mapping[str, bytes]) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="uplift-"))
+        self.inputs, self.code = self.path / "inputs", self.path / "code"
+        self.work, self.tmp = (self.path / name for name in supervisor.WRITABLE)
+        for folder in (self.inputs, self.code, self.work, self.tmp):
+            folder.mkdir()
+        try:
+            for name, source in inputs.items():
+                _put(source, self.inputs / name)
+            for name, content in code.items():
+                _put(content, self.code / name)
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Delete the folder, including what the command made unreadable to its own user or nested without end."""
+        remove_folder.remove(self.path)
+
+
+class Supervised:
+    """A started supervisor; its lifeline tells it to end the command, and that we are gone."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
+        self.process = process
+        self._lifeline = lifeline
+
+    def kill(self) -> None:
+        """Have the command killed with all its descendants."""
+        self._lifeline.tell_to_end()
+
+    def close(self) -> None:
+        """Wait for the end, which must be under way; a command can have stopped its supervisor on the way."""
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=_PATIENCE_SECONDS)
+                return
+            for process in supervisor.descendants(self.process.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            self.process.send_signal(signal.SIGCONT)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path,
+    output: int,
+    keep: Iterable[int],
+    lifeline: Lifeline,
+) -> Supervised:
+    """Start the supervisor in a session of its own; it must have been told its end of the lifeline."""
+    process = subprocess.Popen(
+        argv,
+        env=dict(environment),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=list(keep),
+        start_new_session=True,
+    )
+    return Supervised(process, lifeline)
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a file or folder; links stay links."""
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copyfile(source, target)
+    return target
+
+
+def _put(source: bytes | Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, bytes):
+        target.write_bytes(source)
+        target.chmod(0o444)
+    else:
+        copy(source, target)

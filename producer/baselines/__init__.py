@@ -1,0 +1,1 @@
+"""Baselines that are not run again: cached, or blessed."""

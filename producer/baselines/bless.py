@@ -1,0 +1,248 @@
+"""Bless a run: keep its candidate's records in one file, to be the baseline of later runs without being run again.
+
+The blessed skill may be gone, so a task that has changed since cannot be run with it: such a task is left out of
+the comparison, in both arms, with a warning at its place. Other models, judges or settings are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from aggregate.artifact.model import Artifact
+from aggregate.records.jsonl import BoundedRecord, read_jsonl
+from aggregate.records.record import AttemptRecord
+from aggregate.text import files
+from judges.errors import UpliftError
+from judges.safe_text import broken_fields
+from judges.spec import Rubric
+from producer.baselines import fingerprints
+from producer.baselines.fingerprints import Grounds, digest, served
+from producer.plan import Plan, PlannedArm
+from producer.settings.run_settings import InvalidOption
+from producer.state_root import Places
+from producer.suites import suite
+from workers.models.choose import agent_version
+from workers.store.messages import Cell
+
+if TYPE_CHECKING:
+    _Record = AttemptRecord
+else:
+    _Record = BoundedRecord  # made at run time, so that mypy cannot know it
+
+MAX_BYTES = 256 * 1024 * 1024
+_NOT_KEPT = {"run_id", "arm", "tier", "tags", "worker", "deliveries", "retries", "workspace", "cached"}
+
+
+class NotBlessed(UpliftError):
+    """A run that cannot be blessed, or a file that holds no blessed baseline; one line with the remedy."""
+
+
+class Blessed(BaseModel):
+    """A candidate's judged attempts, `pass_k` for each task and model, and what they rest on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal["uplift-baseline"] = "uplift-baseline"
+    format_version: Literal[1] = 1
+    run_id: str
+    created_at: str | None = None
+    skill_id: str
+    candidate_id: str | None = None
+    skill: str | None = None
+    models: tuple[str, ...] = Field(min_length=1)
+    pass_k: int = Field(ge=1)
+    grounds: Grounds
+    records: tuple[_Record, ...] = Field(min_length=1)
+
+    @property
+    def digest(self) -> str:
+        """Names this baseline, whatever file it is in."""
+        return digest([self.run_id, self.candidate_id, self.skill, sorted(self.grounds.tasks.items())])
+
+
+def choose(made: list[Artifact], candidate_id: str | None) -> Artifact:
+    """The artifact of the candidate that is meant; raises NotBlessed where that is not clear."""
+    ran = [one for one in made if one.was_run]
+    chosen = [one for one in ran if candidate_id in (None, one.candidate_id)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not ran:
+        raise NotBlessed("nothing was run there; there is nothing to bless")
+    names = ", ".join(str(one.candidate_id) for one in ran if one.candidate_id is not None)
+    if not names:
+        raise NotBlessed("the run has one candidate, without an id; leave --candidate-id out")
+    raise NotBlessed(f"choose a candidate with --candidate-id; the run has {names}")
+
+
+def bless(artifact: Artifact, places: Places) -> tuple[Blessed, list[str]]:
+    """The baseline that a run's candidate makes, and what to say about tasks that it cannot cover."""
+    run_id, arm = artifact.run_id, artifact.arm
+    noted = fingerprints.read(places, run_id)
+    if artifact.status != "finished":
+        raise NotBlessed(f"run {run_id} is {artifact.status}; bless one that ran to its end")
+    if artifact.stop_early is not None and artifact.attempts and artifact.attempts.skipped:
+        raise NotBlessed(f"run {run_id} stopped early; bless one that made all its attempts")
+    if noted is None:
+        raise NotBlessed(
+            f"what run {run_id} rests on is not in {places.run(run_id)}; bless it where it was started"
+        )
+    complete = _complete(places, artifact)
+    covered = {task: noted.tasks[task] for task in complete if task in noted.tasks}
+    records = [record for task in sorted(covered) for record in complete[task]]
+    if not records:
+        raise NotBlessed(f"run {run_id} has no task whose attempts were all judged; nothing to bless")
+    blessed = Blessed(
+        run_id=run_id,
+        created_at=artifact.created_at,
+        skill_id=artifact.skill_id,
+        candidate_id=artifact.candidate_id,
+        skill=noted.skills.get(arm),
+        models=tuple(artifact.models),
+        pass_k=artifact.pass_k,
+        grounds=noted.model_copy(update={"tasks": covered, "skills": {}}),
+        records=tuple(records),
+    )
+    left_out = sorted({row.task_id for row in artifact.candidate_results} - set(covered))
+    return blessed, [f"task {task} is left out: not all its attempts were judged" for task in left_out]
+
+
+def dumps(blessed: Blessed) -> str:
+    """The file's text: one line for each record, so that a change of the baseline can be read as a diff."""
+    head = blessed.model_dump_json(exclude={"records"}, exclude_none=True)
+    lines = (record.model_dump_json(exclude=_NOT_KEPT, exclude_defaults=True) for record in blessed.records)
+    arm = '"arm":"baseline",'
+    return head[:-1] + ',"records":[\n' + ",\n".join("{" + arm + line[1:] for line in lines) + "\n]}\n"
+
+
+def load(path: Path) -> Blessed:
+    """Read a blessed baseline; raises NotBlessed with the first things that are wrong."""
+    try:
+        return Blessed.model_validate_json(files.read(path, MAX_BYTES, pipes=True))
+    except FileNotFoundError:
+        raise NotBlessed(f"blessed baseline not found: {path}; `uplift bless RUN` writes one") from None
+    except OSError as problem:
+        raise NotBlessed(f"{path}: cannot be read: {problem.strerror}") from None
+    except ValidationError as invalid:
+        if any(one["loc"] == ("truth_anchor",) for one in invalid.errors(include_url=False)):
+            raise NotBlessed(
+                f"{path} is the artifact of a run; `uplift bless RUN` makes a baseline"
+            ) from None
+        wrong = broken_fields(invalid, whole="file", most=5)
+        raise NotBlessed("\n".join(f"{path}: {problem}" for problem in wrong)) from None
+
+
+def with_baseline(plan: Plan) -> Plan:
+    """The plan with its blessed baseline, where one is named, instead of one to be run; may raise NotBlessed."""
+    path = plan.options.baseline_artifact
+    if path is None:
+        return plan
+    blessed = load(path)
+    if plan.baseline is None:  # every candidate is below the threshold: nothing will be run
+        return plan
+    now = fingerprints.of(plan)
+    _check_conditions(plan, now, blessed, path)
+    remarks = dict(_changed(plan, now, blessed, path))
+    kept = tuple(task for task in plan.suite.tasks if task.id not in remarks)
+    if not kept:
+        raise InvalidOption(f"{path} covers no task of {plan.suite.path} as it is now; bless a new run")
+    warnings = [
+        f"the baseline is the candidate of run {blessed.run_id}, blessed in {path}; it was not run again",
+        *suite.located(plan.suite.path, remarks),
+        *_versions(plan, blessed),
+    ]
+    return replace(
+        plan,
+        suite=replace(plan.suite, tasks=kept),
+        arms=tuple(PlannedArm("baseline") if arm is plan.baseline else arm for arm in plan.arms),
+        warnings=(*plan.warnings, *warnings),
+        baseline_kind="skill",
+        blessed=blessed,
+    )
+
+
+def baseline_records(plan: Plan) -> dict[int, AttemptRecord]:
+    """The blessed records by the index that each has in a plan."""
+    assert plan.blessed is not None
+    tasks = {task.id: number for number, task in enumerate(plan.suite.tasks)}
+    models = {model: number for number, model in enumerate(plan.options.models)}
+    arm = next(number for number, one in enumerate(plan.arms) if one.name == "baseline")
+    found = {}
+    for record in plan.blessed.records:
+        model = record.model or ""
+        if record.task in tasks and model in models and record.attempt <= plan.options.pass_k:
+            number = tasks[record.task]
+            index = plan.grid.index(Cell(number, models[model], arm, record.attempt))
+            mine = served(record, run_id=plan.run_id, task=plan.suite.tasks[number])
+            found[index] = mine.model_copy(update={"arm": "baseline"})
+    return found
+
+
+def _complete(places: Places, artifact: Artifact) -> dict[str, list[AttemptRecord]]:
+    """The candidate's records of every task that has all attempts of all models judged, in order."""
+    found: dict[str, list[AttemptRecord]] = {}
+    for record in read_jsonl(places.records(artifact.run_id)):
+        if record.arm == artifact.arm and record.judged:
+            found.setdefault(record.task, []).append(record)
+    wanted = len(artifact.models) * artifact.pass_k
+    return {
+        task: sorted(records, key=lambda one: (one.model or "", one.attempt))
+        for task, records in found.items()
+        if len(records) == wanted
+    }
+
+
+def _check_conditions(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> None:
+    """Refuse what would compare two things at once: a skill and a model, a judge or a setting."""
+    options, then = plan.options, blessed.grounds
+    unknown = [model for model in options.models if model not in blessed.models]
+    if unknown:
+        raise InvalidOption(
+            f"{path} has no attempts of {unknown[0]}; it was blessed with {', '.join(blessed.models)}"
+        )
+    if options.pass_k > blessed.pass_k:
+        raise InvalidOption(
+            f"{path} has {blessed.pass_k} attempts a task; --pass-k {options.pass_k} needs a baseline with as many"
+        )
+    judged = any(isinstance(task.judge, Rubric) for task in plan.suite.tasks)
+    if judged and now.judge_model != then.judge_model:
+        raise InvalidOption(
+            f"{path} was judged by {_name(then.judge_model)}, not by {_name(now.judge_model)}"
+        )
+    if now.skill_mode != then.skill_mode:
+        raise InvalidOption(f"{path} was made with --skill-mode {then.skill_mode}, not {now.skill_mode}")
+    for model in options.models:
+        if now.settings[model] != then.settings.get(model):
+            raise InvalidOption(
+                f"{path}: parameters, tools or program of {model} were others; bless a new run"
+            )
+
+
+def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator[tuple[str, str]]:
+    judged = {(one.task, one.model, one.attempt) for one in blessed.records if one.judged}
+    numbers = range(1, plan.options.pass_k + 1)
+    for task, content in now.tasks.items():
+        then = blessed.grounds.tasks.get(task)
+        wanted = {(task, model, number) for model in plan.options.models for number in numbers}
+        if then is None or not wanted <= judged:
+            yield task, f"not in {path}; left out of the comparison"
+        elif then != content:
+            yield task, f"changed since {path} was blessed; left out of the comparison"
+
+
+def _versions(plan: Plan, blessed: Blessed) -> Iterator[str]:
+    """An agent's program that is another than the baseline's: a difference may be its doing."""
+    for model in plan.options.models:
+        said = (record.completion for record in blessed.records if record.model == model)
+        then = sorted({one.agent_version for one in said if one and one.agent_version})
+        now = agent_version(model)
+        if now and then and then != [now]:
+            yield f"{model} was version {', '.join(then)} when the baseline was blessed and is {now} now"
+
+
+def _name(judge_model: str | None) -> str:
+    return judge_model or "the run's own model"

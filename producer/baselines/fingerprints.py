@@ -1,0 +1,207 @@
+"""What a run's outcomes rest on, beside the skill: tasks, files, judges and settings, noted when it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from aggregate.records.record import AttemptRecord
+from aggregate.text import files
+from aggregate.text.files import is_folder, write_text
+from judges.spec import Benchmark, Pytest, Rubric
+from producer.plan import Plan
+from producer.state_root import MAX_STATE_BYTES, Places
+from workers.models import replay
+from workers.models.names import parse
+from workers.store import bundles
+from workers.store.messages import ModelSettings, SkillMode, Task
+
+# Raise it when the same ingredients come to mean another question, for example other words around a skill.
+FORMAT_VERSION: Literal[1] = 1
+FIXTURES = "fixtures"
+LABELS = {"description", "tier", "tags"}
+
+
+class Grounds(BaseModel):
+    """Digests of each task by its id, of each model's settings, and of each arm's skill.
+
+    A task's labels (description, tier, tags) change neither the question nor the judging and are left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: dict[str, str]
+    judge_model: str | None = None
+    skill_mode: SkillMode | None = None
+    settings: dict[str, str] = {}
+    skills: dict[str, str | None] = {}
+
+
+def of(plan: Plan) -> Grounds:
+    """The grounds of a run that is about to start."""
+    options = plan.options
+    whole = plan.whole_suite or plan.suite.tasks
+    panels = sorted({model for task in whole for model in panel(task)})
+    return Grounds(
+        tasks=task_digests(plan.suite.tasks, whole, plan.suite.folder),
+        judge_model=options.judge_model,
+        skill_mode=options.skill_mode,
+        settings={
+            model: digest(used_settings(options.settings, model, options.judge_model, *panels))
+            for model in options.models
+        },
+        skills={arm.name: arm.bundle.digest if arm.bundle else None for arm in plan.arms},
+    )
+
+
+def task_digests(tasks: tuple[Task, ...], whole_suite: tuple[Task, ...], folder: Path) -> dict[str, str]:
+    """For each task, a digest of its question, its judge and the files that both name."""
+    fixtures = fixture_digests(whole_suite, folder)
+    return {
+        task.id: digest([task.model_dump(mode="json", exclude=LABELS), fixtures[task.id]]) for task in tasks
+    }
+
+
+def write(places: Places, run_id: str, grounds: Grounds) -> None:
+    write_text(grounds.model_dump_json(), _place(places, run_id))
+
+
+def read(places: Places, run_id: str) -> Grounds | None:
+    """None for a run that was started elsewhere, or before its grounds were noted."""
+    try:
+        return Grounds.model_validate_json(files.read(_place(places, run_id), MAX_STATE_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def _place(places: Places, run_id: str) -> Path:
+    return places.run(run_id) / "grounds.json"
+
+
+def key(
+    *,
+    skill: str | None,
+    task: Task,
+    fixtures: str,
+    model: str,
+    settings: ModelSettings,
+    judge_model: str | None,
+    skill_mode: SkillMode | None,
+    agent_version: str | None,
+    attempt: int,
+) -> str:
+    """What an attempt depends on, as one digest.
+
+    `skill` is its bundle's digest (None: the bare model), `fixtures` comes from `fixture_digests`,
+    `agent_version` is that of an agent's program. The attempt's number makes k attempts k calls.
+    """
+    return digest(
+        {
+            "format": FORMAT_VERSION,
+            "skill": skill,
+            "task": task.model_dump(mode="json", exclude=LABELS),
+            "fixtures": fixtures,
+            "model": model,
+            "settings": used_settings(settings, model, judge_model, *panel(task)),
+            "judge_model": judge_model,
+            "skill_mode": skill_mode,
+            "agent_version": agent_version,
+            "attempt": attempt,
+        }
+    )
+
+
+def baseline_key(keys: Iterable[str]) -> str:
+    """One digest for a whole baseline, from the keys of its attempts in any order."""
+    return digest(sorted(keys))
+
+
+def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]:
+    """For each task id, a digest of the files that the task depends on; give all tasks of the suite.
+
+    A task depends on the files that it names. A pytest or benchmark judge may import helpers, so there the
+    files that no task names count too; a helper that another task names is not noticed.
+    """
+    fixtures = _Files(suite_folder)
+    named = {task.id: frozenset(_named(task)) for task in tasks}
+    shared = fixtures.names - frozenset[str]().union(*named.values())
+    digests = {}
+    for task in tasks:
+        imports = isinstance(task.judge, Pytest | Benchmark)
+        parts = [fixtures.digest_of(named[task.id]), fixtures.digest_of(shared) if imports else None]
+        digests[task.id] = digest(parts)
+    return digests
+
+
+class _Files:
+    """The content of a suite's fixtures, each file read at most once."""
+
+    def __init__(self, suite_folder: Path) -> None:
+        folder = suite_folder / FIXTURES
+        found = bundles.files(folder) if is_folder(folder) else {}
+        self._paths = {f"{FIXTURES}/{name}": path for name, path in found.items()}
+        self._known: dict[str, str] = {}
+        self._sets: dict[frozenset[str], str] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._paths)
+
+    def digest_of(self, names: frozenset[str]) -> str:
+        if names not in self._sets:
+            self._sets[names] = digest([[name, self._file(name)] for name in sorted(names)])
+        return self._sets[names]
+
+    def _file(self, name: str) -> str | None:
+        if name not in self._known and (path := self._paths.get(name)):
+            runnable = bool(path.stat().st_mode & stat.S_IXUSR)
+            data = files.read(path, bundles.MAX_TOTAL_BYTES)
+            self._known[name] = f"{hashlib.sha256(data).hexdigest()} {runnable}"
+        return self._known.get(name)
+
+
+def _named(task: Task) -> Iterator[str]:
+    judged = [value for setting, value in task.judge if setting.endswith("_file") and value]
+    replies = [task.replies.passing, task.replies.failing] if task.replies else []
+    for name in (*task.files, *judged, *replies):
+        if name:
+            yield posixpath.normpath(name)
+
+
+def panel(task: Task) -> list[str]:
+    return task.judge.judges if isinstance(task.judge, Rubric) else []
+
+
+def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
+    """What of the settings changes these models' answers; prices, limits and retries do not."""
+    used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
+    for model in filter(None, models):
+        spec = parse(model)
+        if spec.kind == "command" and spec.program in settings.commands:
+            program = settings.commands[spec.program]
+            # Baselines that were kept by a release without this field are as good as before.
+            without = set() if program.model_argv else {"model_argv"}
+            used[model] = program.model_dump(mode="json", exclude=without)
+        if spec.kind == "replay":
+            with suppress(OSError):
+                recording = files.read(Path(settings.replays.get(model, spec.name)), replay.MAX_BYTES)
+                used[model] = hashlib.sha256(recording).hexdigest()
+    return used
+
+
+def digest(value: object) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def served(record: AttemptRecord, *, run_id: str, task: Task) -> AttemptRecord:
+    """A cached record as part of a run: with the run's id and the task's labels of today."""
+    return record.model_copy(update={"run_id": run_id, "tier": task.tier, "tags": task.tags, "cached": True})

@@ -1,0 +1,239 @@
+"""`uplift report`, `aggregate`, `compare`, `rejudge` and `bless`: what is made of runs that are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from producer.commands.flags import (
+    BrokerOfRun,
+    ConfigFile,
+    Insecure,
+    Json,
+    Quiet,
+    RunId,
+    StateRoot,
+    WholeArtifact,
+    takes_settings,
+    typed,
+)
+from producer.state_root import DEFAULT_STATE_ROOT
+
+if TYPE_CHECKING:
+    from producer.runs.reports import Format
+
+
+def report(
+    run_id: RunId,
+    html: Annotated[
+        bool, typer.Option("--html", help="One HTML page that needs no network. This is the default.")
+    ] = False,
+    md: Annotated[bool, typer.Option("--md", help="Markdown for pull requests and step summaries.")] = False,
+    junit: Annotated[
+        bool, typer.Option("--junit", help="JUnit XML, one test case per task and arm.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV tables and summary.json, in a folder.")] = False,
+    benchmark_json: Annotated[
+        bool, typer.Option("--benchmark-json", help="A workspace folder for Anthropic's skill-creator.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="PATH",
+            help="File or folder to write; `-` prints Markdown or JUnit XML. With several formats or "
+            "candidates, a folder. [default: <state-root>/runs/RUN]",
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option("--records", help="The run's records as JSONL, where they are not in the state root."),
+    ] = None,
+    state_root: StateRoot = DEFAULT_STATE_ROOT,
+    config: ConfigFile = None,
+    broker: BrokerOfRun = None,
+    insecure: Insecure = False,
+) -> None:
+    """Write reports of a finished run and print their paths.
+
+    A run that ended on a broker is brought home first.
+
+    Examples:
+
+      uplift report 20260101-120000-abc123
+
+    \b
+      uplift report 20260101-120000-abc123 --md --output - \\
+        >> "$GITHUB_STEP_SUMMARY"
+    """
+    from producer.runs import collect, reports
+    from producer.server.connect import broker_url
+    from producer.state_root import Places, check_run_id
+
+    places = Places(state_root)
+    flags = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
+    formats: list[Format] = [form for form in reports.NAMES if flags[form]] or ["html"]
+    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    for form in formats:
+        if output is not None and str(output) == "-":
+            for artifact in made:
+                typer.echo(reports.text(artifact, places, form, records), nl=False)
+            continue
+        place = output / reports.NAMES[form] if output and len(formats) > 1 and len(made) == 1 else output
+        for path in reports.write(made, places, form, records=records, output=place):
+            typer.echo(path)
+
+
+@takes_settings("gate", "gate_cost", "margin", "weak_baseline", "state_root", "output")
+def aggregate(
+    context: typer.Context,
+    records: Annotated[
+        Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz; a pipe will do.")
+    ],
+    config: ConfigFile = None,
+    quiet: Quiet = False,
+    as_json: WholeArtifact = False,
+    **flags: Any,
+) -> None:
+    """Aggregate attempt records, of one run or several, from Uplift or from other tools.
+
+    A record needs task, arm (baseline or candidate), attempt and outcome. Writes the artifact, summary.json and
+    CSV files under the state root, never over an earlier result; prints and exits as `evaluate` does.
+
+    Example: uplift aggregate records.jsonl --state-root results
+    """
+    from producer.runs.from_records import aggregate_file
+    from producer.runs.reports import report_and_exit
+    from producer.state_root import Places
+
+    given = typed(context, flags)
+    options = context.obj.with_flags(given)
+    places = Places(options.state_root)
+    made = aggregate_file(records, places, options)
+    report_and_exit(made, places, gate=options.gate, quiet=quiet, as_json=as_json)
+
+
+@takes_settings("margin", "state_root")
+def compare(
+    context: typer.Context,
+    first: Annotated[
+        str, typer.Argument(metavar="RUN", help="The earlier run: an id, or a file of records.")
+    ],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
+    config: ConfigFile = None,
+    as_json: Json = False,
+    **flags: Any,
+) -> None:
+    """Compare the candidates of two runs of one suite, paired by task and model.
+
+    Says whether the second run's candidate is better than the first's. Exits 0 when the comparison could be made.
+
+    Example: uplift compare 20260101-120000-abc123 20260108-120000-def456
+    """
+    from rich.console import Console
+
+    from aggregate.report.terminal import compare_table
+    from aggregate.text.standard_json import dumps
+    from producer.runs.from_records import compare_runs
+    from producer.runs.reports import printing
+    from producer.state_root import Places
+
+    given = typed(context, flags)
+    options = context.obj.with_flags(given)
+    result = compare_runs(first, second, Places(options.state_root), margin=options.margin)
+    with printing():
+        if as_json:
+            typer.echo(dumps(result.model_dump(exclude_unset=True)))
+        else:
+            Console(highlight=False).print(compare_table(result))
+
+
+_JUDGING = ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline")
+
+
+@takes_settings(
+    *_JUDGING, "sandbox", "state_root", "broker", "insecure", "in_flight", "output", as_in_run=_JUDGING
+)
+def rejudge(
+    context: typer.Context,
+    run_id: RunId,
+    config: ConfigFile = None,
+    quiet: Quiet = False,
+    as_json: WholeArtifact = False,
+    **flags: Any,
+) -> None:
+    """Judge a finished run's completions again: new judges, a new rubric, another judge's model.
+
+    The model is not asked and not paid again; a model that judges is. Makes a new run whose artifact names the old
+    one in `rejudged_from`, and prints and exits as `evaluate` does. Tasks that the run did not have are left out.
+
+    Examples:
+
+      uplift rejudge 20260101-120000-abc123 --task-suite stricter.yaml
+
+    \b
+      uplift rejudge 20260101-120000-abc123 \\
+        --judge-model anthropic:claude-opus-4-5
+    """
+    from producer.display import progress
+    from producer.runs import collect
+    from producer.runs import rejudge as rejudging
+    from producer.runs.evaluate import RunContext
+    from producer.runs.reports import report_and_exit
+    from producer.server.connect import broker_url
+    from producer.state_root import Places, check_run_id
+
+    given = typed(context, flags)
+    options = context.obj.with_flags(given, without=rejudging.OF_RUN)
+    places, url = Places(options.state_root), broker_url(options.broker, insecure=options.insecure)
+    earlier = collect.find(places, check_run_id(run_id), url)
+    plan = rejudging.plan(earlier, places, options)
+    where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
+    artifacts = rejudging.rejudge(plan, where)
+    report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)
+
+
+def bless(
+    run_id: RunId,
+    candidate_id: Annotated[
+        str | None,
+        typer.Option("--candidate-id", metavar="ID", help="Which candidate, where the run has several."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="The file to write. [default: <state-root>/runs/RUN/baseline.json]"),
+    ] = None,
+    state_root: StateRoot = DEFAULT_STATE_ROOT,
+    broker: BrokerOfRun = None,
+    insecure: Insecure = False,
+    config: ConfigFile = None,
+) -> None:
+    """Write a run's candidate as a baseline file, for `evaluate --baseline-artifact FILE`, and print its path.
+
+    The file holds the candidate's records and digests of the tasks, files, judges and settings that they rest on.
+    Keep it in the repository: later runs compare with it without running or paying for the baseline.
+
+    Example: uplift bless 20260101-120000-abc123 --output baseline.json
+    """
+    from aggregate.text.files import write_text
+    from producer.baselines import bless as blessing
+    from producer.runs import collect
+    from producer.server.connect import broker_url
+    from producer.state_root import Places, check_run_id
+
+    places = Places(state_root)
+    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    artifact = blessing.choose(made, candidate_id)
+    blessed, warnings = blessing.bless(artifact, places)
+    for text in warnings:
+        typer.echo(f"uplift: {text}", err=True)
+    if artifact.verdict == "fail":
+        typer.echo(f"uplift: run {run_id} has verdict fail; blessed all the same", err=True)
+    path = write_text(blessing.dumps(blessed), output or places.run(run_id) / "baseline.json")
+    tasks = len(blessed.grounds.tasks)
+    typer.echo(
+        f"uplift: {tasks} tasks, {len(blessed.records)} attempts of run {run_id} are a baseline", err=True
+    )
+    typer.echo(path)

@@ -1,0 +1,205 @@
+"""What runs there are and how they stand, from files in the state root and from servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from aggregate.records.jsonl import read_jsonl
+from aggregate.records.record import AttemptRecord
+from aggregate.text.files import exists
+from aggregate.text.formats import plain
+from judges.inside import remove_folder
+from judges.safe_text import did_you_mean
+from producer.display.run_status import state_word
+from producer.server import connect, private_server
+from producer.server.connect import OUT_OF_REACH, NoTrace, NotServed, Server, open_server
+from producer.state_root import Places, check_run_id, finished, run_of
+from workers.store.run_store import UnknownRun
+
+_WIDE = 100
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run in a list; `done` and `total` count attempts."""
+
+    run_id: str
+    state: str
+    created_at: str | None
+    suite: str | None
+    done: int | None = None
+    total: int | None = None
+    verdict: str | None = None
+    decision: str | None = None
+    delta: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rows(places: Places, broker: str | None) -> list[RunRow]:
+    """Newest first; a run that is at home and still on a server is listed once, as it ended, unless it goes on."""
+    found = {row.run_id: row for row in _unfinished(places)}
+    if broker is not None:
+        with closing(open_server(broker)) as server:
+            on_server = (_server_row(server, run_id) for run_id in server.store.runs())
+            found |= {row.run_id: row for row in on_server if row is not None}
+    going_on = {run_id for run_id, row in found.items() if row.state == "running"}
+    found |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
+    return sorted(found.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
+
+
+def _at_home(places: Places) -> Iterator[RunRow]:
+    for run_id in places.run_ids("runs"):
+        # The last row of a run is shown: that of a candidate that was run, where there is one.
+        for artifact in sorted(finished(places, run_id), key=attrgetter("was_run")):
+            counts = artifact.attempts
+            yield RunRow(
+                run_id=artifact.run_id,
+                state=artifact.status,
+                created_at=artifact.created_at,
+                suite=artifact.task_suite,
+                done=counts.run if counts else None,
+                total=counts.planned if counts else None,
+                verdict=artifact.verdict,
+                decision=artifact.decision,
+                delta=artifact.delta,
+            )
+
+
+def _unfinished(places: Places) -> Iterator[RunRow]:
+    for run_id in places.run_ids("embedded"):
+        row, state = None, "starting"
+        try:
+            with connect.joining(places, run_id, None) as server:
+                row = _server_row(server, run_id)
+        except NotServed:
+            state = "interrupted"
+            try:
+                with connect.taking_over(places, run_id) as server:
+                    row = _server_row(server, run_id)
+            except NoTrace:
+                continue
+            except (UnknownRun, *OUT_OF_REACH):
+                pass  # it is listed all the same
+            row = replace(row, state=state) if row else None
+        with suppress(FileNotFoundError):  # its owner has brought it home since
+            yield row or RunRow(run_id, state, _moment(places.embedded(run_id).stat().st_mtime), None)
+
+
+def _server_row(server: Server, run_id: str) -> RunRow | None:
+    store = server.store
+    state = store.state(run_id)
+    if state is None:
+        return None
+    run, done = store.run(run_id), store.progress(run_id).recorded
+    created = _moment(state.created)
+    return RunRow(run_id, state_word(state), created, run.info.task_suite, done, run.grid.attempts)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
+    """All attempts of a task, from the records at home or on the server; raises UnknownRun."""
+    path = places.records(run_id)
+    if exists(path):
+        records: list[AttemptRecord] = list(read_jsonl(path))
+    else:
+        records = _records_on_server(places, broker, run_id)
+    chosen = [record for record in records if record.task == task]
+    if not chosen:
+        names = sorted({record.task for record in records})
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        hint = did_you_mean(task, names)
+        raise UnknownRun(f"run {run_id} has no attempt of task {task!r}; it has {listed}{hint}")
+    return sorted(chosen, key=lambda record: (record.attempt, record.arm, record.model or ""))
+
+
+def _records_on_server(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+    def read(server: Server) -> list[AttemptRecord]:
+        server.store.manifest(run_id)
+        return list(server.store.records(run_id))
+
+    try:
+        with connect.joining(places, run_id, broker) as server:
+            return read(server)
+    except NotServed:
+        if exists(places.records(run_id)):  # its owner has brought them home since
+            return list(read_jsonl(places.records(run_id)))
+        with connect.taking_over(places, run_id) as server:
+            return read(server)
+
+
+def attempt_texts(records: list[AttemptRecord]) -> str:
+    """Attempts as text for a terminal; nothing that a model said can move the cursor or set colours."""
+    parts = []
+    for record in records:
+        score = "–" if record.score is None else f"{record.score:.2f}"
+        head = f"attempt {record.attempt}, {record.arm}, {record.model}: {record.outcome}, score {score}"
+        lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
+        text = record.completion.text if record.completion else ""
+        lines += [f"  | {plain(line)}" for line in text.splitlines()]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def delete(places: Places, broker: str | None, run_id: str) -> None:
+    """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
+    check_run_id(run_id)
+    known = [places.run(run_id), places.embedded(run_id)]
+    made = finished(places, run_id)
+    embedded = places.embedded(run_id)
+    if not private_server.is_left(embedded) if made else private_server.is_held(embedded):
+        raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
+    on_server = False
+    if broker is not None:
+        with closing(open_server(broker)) as server:
+            on_server = run_id in server.store.runs()
+            server.store.delete(run_id)
+    if not made and not on_server and not any(map(exists, known)):
+        raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
+    for path in known:
+        if exists(path):
+            remove_folder.remove(path)
+            if path.exists():
+                path.rmdir()  # raises, and says why not
+    for kind in ("evaluations", "traces"):
+        for path in (places.root / kind).glob(f"{run_id}*.json"):
+            # The name of another run may begin with this one's; a damaged file goes by its name alone.
+            if (run_of(path) or path.stem) == run_id:
+                path.unlink()
+
+
+def show(found: list[RunRow]) -> None:
+    """Print rows as a table on standard output; where the terminal is narrow, without their suites."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    columns = ["run", "state", "attempts", "verdict", "decision", "delta", "suite"]
+    if console.width < _WIDE:
+        columns.pop()
+    for column in columns:
+        table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
+    for row in found:
+        suite = Path(row.suite or "–")
+        cells = (
+            row.run_id,
+            row.state,
+            f"{row.done}/{row.total}" if row.total is not None else "–",
+            row.verdict or "–",
+            row.decision or "–",
+            "–" if row.delta is None else f"{100 * row.delta:+.1f}",
+            plain("/".join(suite.parts[-2:]), 60),
+        )
+        table.add_row(*cells[: len(columns)])
+    console.print(table)

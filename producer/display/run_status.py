@@ -1,0 +1,238 @@
+"""How one run stands, once: as facts for scripts, and as a small table for people."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from aggregate.artifact.model import Artifact
+from aggregate.text.formats import plain, points
+from producer.display.progress import clock, spending, usd, whole_points
+from producer.display.snapshot import Looker, RoughInterval, View
+from producer.server import connect
+from producer.server.connect import OUT_OF_REACH, NotServed, Server
+from producer.state_root import Places, finished
+from workers.store.redis_client import workers as known_workers
+from workers.store.run_store import Halt, State, UnknownRun
+
+JUDGED = ("passed", "failed", "timeout")
+
+
+def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
+    """How a run stands; raises UnknownRun."""
+    made = finished(places, run_id)
+    if made and made[0].status in ("finished", "weak_baseline"):
+        return _over(run_id, made)
+    try:
+        with connect.joining(places, run_id, broker) as server:
+            return _on_server(server, run_id, made)
+    except NotServed:
+        if made := finished(places, run_id):
+            return _over(run_id, made)
+        return _interrupted(places, run_id)
+
+
+def _interrupted(places: Places, run_id: str) -> dict[str, Any]:
+    """A run whose private server nobody serves; raises NoTrace where it has left none."""
+    facts = {"run": run_id}
+    with suppress(*OUT_OF_REACH), connect.taking_over(places, run_id) as server:
+        facts = _on_server(server, run_id, [])
+    return {**facts, "state": "interrupted", "next": places.command("resume", run_id)}
+
+
+def state_word(state: State) -> str:
+    """What people call a run's state."""
+    halt: Halt = state.halt
+    if state.trouble:
+        return "interrupted"
+    if state.sealed:
+        return "finished" if halt in ("", "decided") else halt
+    return halt or "running"
+
+
+def _over(run_id: str, made: list[Artifact]) -> dict[str, Any]:
+    one = made[0]
+    facts: dict[str, Any] = {
+        "run": run_id,
+        "state": one.status,
+        "created_at": one.created_at,
+        "suite": one.task_suite,
+        "verdict": one.verdict,
+        "decision": one.decision,
+        "execution_pass_rate": one.execution_pass_rate,
+        "baseline_pass_rate": one.baseline_pass_rate,
+        "delta": one.delta,
+        "reason": one.reason,
+        "artifact": one.truth_anchor,
+    }
+    if len(made) > 1:
+        names = {"candidate_id", "verdict", "decision", "execution_pass_rate", "delta"}
+        facts["candidates"] = [artifact.model_dump(include=names) for artifact in made]
+    return facts
+
+
+def _on_server(server: Server, run_id: str, made: list[Artifact]) -> dict[str, Any]:
+    """An artifact that is at home tells more, unless the run goes on since."""
+    state = server.store.state(run_id)
+    if made and (state is None or state.sealed):
+        return _over(run_id, made)
+    if state is None:
+        raise UnknownRun(
+            f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
+        )
+    return _under_way(server, run_id, state)
+
+
+def _under_way(server: Server, run_id: str, state: State) -> dict[str, Any]:
+    store = server.store
+    manifest = store.manifest(run_id)
+    workers = len(known_workers(store.client))
+    view = Looker(store, manifest).view(store.progress(run_id), workers)
+    rate = sum(worker.rate or 0.0 for worker in view.inside.workers)
+    view = replace(view, rate=rate or None, elapsed=time.time() - state.created)
+    word = state_word(state)
+    return {
+        "run": run_id,
+        "state": word,
+        "created_at": datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds"),
+        "suite": store.info(run_id).task_suite,
+        **_numbers(view, running=word == "running"),
+        **({"why": why} if (why := state.trouble or state.why) else {}),
+    }
+
+
+def _numbers(view: View, *, running: bool) -> dict[str, Any]:
+    left = view.seconds_left if running else None
+    return {
+        "done": view.progress.recorded,
+        "total": view.total,
+        "in_flight": view.progress.in_flight,
+        "in_flight_by_model": view.inside.in_flight,
+        "workers": view.workers,
+        "attempts_per_second": view.rate,
+        "seconds_left": None if left is None else round(left),
+        "retries": view.inside.retries,
+        "unpriced": view.inside.unpriced,
+        "spent_usd": None if view.spent is None else round(view.spent, 6),
+        "assumed_usd": round(view.progress.assumed, 6),
+        "projected_usd": None if view.projected is None else round(view.projected, 6),
+        "budget_usd": view.budget_usd,
+        "arms": {name: _arm(view, number) for number, name in enumerate(view.arms)},
+        "slowest": [asdict(attempt) for attempt in view.inside.slowest],
+    }
+
+
+def _arm(view: View, arm: int) -> dict[str, Any]:
+    return {
+        "done": view.done(arm),
+        "total": view.total_per_arm,
+        "passed": view.outcome(arm, "passed"),
+        "judged": view.outcome(arm, *JUDGED),
+        "timeouts": view.outcome(arm, "timeout"),
+        "errors": view.outcome(arm, "error"),
+        "pass_rate": _interval(view.passing(arm)),
+        "delta": _interval(view.delta(arm)),
+    }
+
+
+def _interval(found: RoughInterval | None) -> dict[str, float] | None:
+    return None if found is None else {name: round(value, 4) for name, value in found._asdict().items()}
+
+
+def show(facts: dict[str, Any]) -> None:
+    """Print the facts on standard output, with a table of the arms while the run is under way."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    for name, words in _running_lines(facts) if "arms" in facts else _ended_lines(facts):
+        console.print(f"{name:<10}{plain(words)}", soft_wrap=True)
+    if "arms" in facts:
+        console.print()
+        console.print(_table(facts["arms"]))
+
+
+def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    names = {"created_at": "created", "execution_pass_rate": "candidate", "baseline_pass_rate": "baseline"}
+    lines = []
+    for name, value in facts.items():
+        if name == "candidates":
+            lines += [
+                ("", f"{one['candidate_id']}: {one['verdict']}, {_text(one['decision'])}") for one in value
+            ]
+        elif value is not None:
+            words = f"{100 * value:.1f} %" if name.endswith("_pass_rate") else _text(value)
+            lines.append((names.get(name, name), points(value) if name == "delta" else words))
+    return lines
+
+
+def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    rate, left = facts["attempts_per_second"], facts["seconds_left"]
+    models = ", ".join(f"{model} {count}" for model, count in facts["in_flight_by_model"].items())
+    lines = [
+        ("run", facts["run"]),
+        ("state", facts["state"] + (f": {facts['why']}" if "why" in facts else "")),
+        ("created", facts["created_at"]),
+        ("suite", _text(facts["suite"])),
+        (
+            "attempts",
+            f"{facts['done']:,} of {facts['total']:,}" + (f", about {clock(left)} left" if left else ""),
+        ),
+        ("cost", _cost(facts)),
+        ("in flight", f"{facts['in_flight']:,}" + (f": {models}" if models else "")),
+        ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
+        ("retries", f"{facts['retries']:,}"),
+        *([("next", facts["next"])] if "next" in facts else []),
+    ]
+    for one in facts["slowest"][:1]:
+        where = f"{one['task']}, {one['arm']}, attempt {one['number']}"
+        lines.append(("slowest", f"{where}: {one['seconds']:.0f} s"))
+    return lines
+
+
+def _cost(facts: dict[str, Any]) -> str:
+    spent, projected, budget = facts["spent_usd"], facts["projected_usd"], facts["budget_usd"]
+    if spent is None:
+        return "unknown"
+    words = spending(spent, facts["assumed_usd"], facts["unpriced"])
+    if projected is not None and facts["seconds_left"]:
+        words += f", about {usd(projected)} in all"
+    return words + (f", budget {usd(budget)}" if budget is not None else "")
+
+
+def _table(arms: dict[str, dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("arm", no_wrap=True, overflow="ellipsis")
+    for column in ("attempts", "passed so far", "delta", "time-outs", "errors"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, arm in arms.items():
+        table.add_row(
+            plain(name, 24),
+            f"{arm['done']:,}/{arm['total']:,}",
+            _percent(arm["pass_rate"]),
+            _points(arm["delta"]),
+            f"{arm['timeouts']:,}",
+            f"{arm['errors']:,}",
+        )
+    return table
+
+
+def _percent(found: dict[str, float] | None) -> str:
+    if found is None:
+        return "–"
+    return f"{100 * found['estimate']:.0f} % ({100 * found['low']:.0f}–{100 * found['high']:.0f})"
+
+
+def _points(found: dict[str, float] | None) -> str:
+    if found is None:
+        return "–"
+    low, high = whole_points(found["low"]), whole_points(found["high"])
+    return f"{whole_points(found['estimate'])} ({low} to {high})"
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,353 @@
+"""What an import found and could not carry over, and the suite that is written of it.
+
+Files beside the source are read with care. The suite is written whole or not at all, over nothing that exists, and
+is valid before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from aggregate.text import files
+from judges.errors import UpliftError
+from judges.safe_text import shown
+from producer.suites import editor_schema, json_file, suite, yaml_file
+from producer.suites.yaml_file import Document, Finding, Node, Problem
+from workers.store.messages import Task
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_TASKS = 10_000
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Unimportable(UpliftError):
+    """Nothing was written; `problems` says all that is wrong, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class Refused(Exception):
+    """Something that cannot be carried over; the message says why."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A task, assertion or setting that has no equivalent, where it stands and why."""
+
+    kind: Literal["task", "assertion", "setting"]
+    place: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}  {self.what}: {self.why}"
+
+
+@dataclass(frozen=True)
+class ImportedTask:
+    """A task's fields as YAML will have them, and where it came from."""
+
+    origin: str
+    fields: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class Found:
+    """Everything that an import makes of a source; counts are of the source, before anything was left out."""
+
+    source: str
+    skill_id: str
+    description: str = ""
+    tasks: list[ImportedTask] = field(default_factory=list)
+    fixtures: dict[str, bytes] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    task_count: int = 0
+    assertion_count: int = 0
+    tasks_left_out: int = 0
+    _told: set[LeftOut] = field(default_factory=set)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def assertions_left_out(self) -> int:
+        """How many assertions were left out; several reasons for one of them count once."""
+        return len({item.place for item in self.left_out if item.kind == "assertion"})
+
+    def leave_out(
+        self, kind: Literal["task", "assertion", "setting"], place: str, what: str, why: str
+    ) -> None:
+        """Note what is not carried over; tasks are counted, and the same words are noted once."""
+        self.tasks_left_out += kind == "task"
+        item = LeftOut(kind, place, what, why)
+        if item not in self._told:
+            self._told.add(item)
+            self.left_out.append(item)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def new_id(self, name: str) -> str:
+        """An id that no task of this import has: the name, with a number behind it where it is taken."""
+        free = name
+        while free in self._numbers:
+            self._numbers[name] += 1
+            free = f"{name}-{self._numbers[name]}"
+        self._numbers[free] = 1
+        return free
+
+
+class ImportedSource:
+    """A document and its problems: everything that is wrong is gathered, and told at once."""
+
+    def __init__(self, document: Document, name: str) -> None:
+        self.document = document
+        self.name = name
+        self._findings: list[Finding] = list(document.findings)
+
+    def place(self, node: Node) -> str:
+        """`file:line:column` of a value."""
+        problem = self.document.problems([Finding(node.start, "", "")])[0]
+        return f"{self.name}:{problem.line}:{problem.column}"
+
+    def wrong(self, node: Node, where: str, message: str) -> None:
+        self._findings.append(Finding(node.start, where, message))
+
+    def check(self) -> None:
+        """Raise Unimportable when anything was found wrong."""
+        if self._findings:
+            raise Unimportable(self.document.problems(self._findings))
+
+    def text(self, node: Node | None, where: str) -> str | None:
+        """A text, or None and a complaint where it is something else; None without complaint where it is absent."""
+        if node is None:
+            return None
+        if not isinstance(node.value, str):
+            self.wrong(node, where, f"is {kind_of(node.value)}; must be text")
+            return None
+        return node.value
+
+    def entries(self, node: Node | None, where: str) -> list[Node]:
+        """The entries of a list; none, and a complaint, where it is something else."""
+        if node is None or node.value is None:
+            return []
+        if not isinstance(node.value, list):
+            self.wrong(node, where, f"is {kind_of(node.value)}; must be a list")
+        return node.items()
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in words."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text {shown(value)}"
+        case list():
+            return "a list"
+    return "a mapping"
+
+
+def no_such_source(path: Path) -> Unimportable:
+    return _problem(str(path), f"nothing to import at {path}")
+
+
+def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
+    """A JSON or YAML file and its mapping, which should have these keys; raises Unimportable."""
+    try:
+        document = (yaml_file if path.suffix in (".yaml", ".yml") else json_file).read(path)
+    except FileNotFoundError:
+        raise no_such_source(path) from None
+    source, root = ImportedSource(document, str(path)), document.root
+    source.check()
+    if root is None or not isinstance(root.value, dict):
+        what = kind_of(root.value) if root is not None else "empty"
+        source.wrong(root or Node(0, None), "", f"is {what}; must be a mapping with {keys}")
+        source.check()
+    assert root is not None
+    return source, root
+
+
+def slug(text: str, longest: int = 40) -> str:
+    """A text as part of an id: lower-case letters, digits and dashes; perhaps empty."""
+    return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
+
+
+def unique(name: str, taken: Iterable[str]) -> str:
+    """The name, with a number behind it where it is taken."""
+    used = set(taken)
+    number, free = 1, name
+    while free in used:
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def file_beside(home: Path, name: str) -> bytes:
+    """The content of a file inside a folder, symbolic links resolved; raises Refused for anything else."""
+    if "\0" in name or Path(name).is_absolute():
+        raise Refused(f"{shown(name)} is not a path inside {home.name or 'the folder'}")
+    root = Path(os.path.realpath(home))
+    path = Path(os.path.realpath(root / name))
+    if not path.is_relative_to(root):
+        raise Refused(f"{shown(name)} leaves the source's folder; nothing outside is read")
+    try:
+        return files.read(path, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise Refused(f"{shown(name)} does not exist") from None
+    except files.Unreadable as failed:
+        raise Refused(f"{shown(name)} {failed.words}") from None
+    except OSError as failed:
+        raise Refused(f"{shown(name)} cannot be read: {failed.strerror}") from None
+
+
+def text_beside(home: Path, name: str) -> str:
+    """The text of a file inside a folder; raises Refused."""
+    try:
+        return file_beside(home, name).decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise Refused(f"{shown(name)} is not UTF-8 text") from None
+
+
+def criteria(statements: Sequence[str]) -> list[dict[str, Any]]:
+    """A rubric's criteria: one point for each statement, under a short name of its own."""
+    made: list[dict[str, Any]] = []
+    for number, statement in enumerate(statements, start=1):
+        name = unique(slug(statement) or f"statement-{number}", [each["name"] for each in made])
+        made.append({"name": name, "max_points": 1, "description": statement})
+    return made
+
+
+SUITE_NAME = "suite.yaml"
+MODELINE = f"# yaml-language-server: $schema={editor_schema.FILE_NAME}"
+_NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]+")
+
+
+def write(found: Found, folder: Path) -> Path:
+    """Write the suite, its schema and its fixtures into a new folder; returns the suite's path.
+
+    Raises Unimportable when there is nothing to write, or when the folder exists already.
+    """
+    if not found.tasks:
+        reasons = "".join(f"\n{item}" for item in found.left_out)
+        raise _problem(found.source, f"no task can be imported{reasons}")
+    # A link that leads nowhere would be written through.
+    if folder.exists() or folder.is_symlink():
+        raise _problem(str(folder), f"{folder} exists already and is left as it is; choose another --output")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _fill(partial, found)
+        _check(partial / SUITE_NAME, found)
+        partial.chmod(0o755)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder / SUITE_NAME
+
+
+def suite_text(found: Found) -> str:
+    """The suite as YAML, with comments that say where each task came from and what is missing."""
+    return "".join(f"{line}\n" for line in _lines(found))
+
+
+def dumped(value: Any) -> str:
+    """A value as block YAML; texts of several lines stay readable."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
+    )
+    return str(text)
+
+
+def _lines(found: Found) -> Iterator[str]:
+    yield MODELINE
+    yield f"# Imported from {_comment(found.source)} by `uplift import`."
+    if found.left_out:
+        yield "#"
+        yield "# Not imported:"
+        yield from (f"#   {_comment(str(item))}" for item in found.left_out)
+    if found.notes:
+        yield "#"
+        yield "# To know:"
+        yield from (f"#   {_comment(note)}" for note in found.notes)
+    head: dict[str, Any] = {"skill_id": found.skill_id, "version": "1.0"}
+    if found.description:
+        head["description"] = found.description
+    yield from dumped(head).splitlines()
+    yield "tasks:"
+    for task in found.tasks:
+        yield from _task_lines(task)
+
+
+def _task_lines(task: ImportedTask) -> Iterator[str]:
+    yield f"  # from {_comment(task.origin)}"
+    yield from (f"  # {_comment(remark)}" for remark in task.remarks)
+    for line in dumped([task.fields]).splitlines():
+        yield f"  {line}" if line else ""
+    yield ""
+
+
+def _comment(text: str) -> str:
+    return _NOT_PRINTABLE.sub(" ", text)
+
+
+def _fill(folder: Path, found: Found) -> None:
+    (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
+    (folder / editor_schema.FILE_NAME).write_text(editor_schema.text(), encoding="utf-8")
+    for name, data in found.fixtures.items():
+        place = folder / "fixtures" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+
+
+def _check(path: Path, found: Found) -> None:
+    """The file must say what was meant: it is read back and compared."""
+    try:
+        loaded = suite.load(path)
+    except suite.InvalidSuite as invalid:
+        problems = [
+            Problem(found.source, 0, 0, problem.where, f"{found.source}: {problem.where}: {problem.message}")
+            for problem in invalid.problems
+        ]
+        raise Unimportable(problems) from invalid
+    meant = tuple(Task.model_validate(task.fields) for task in found.tasks)
+    if loaded.tasks != meant:
+        raise _problem(found.source, "the suite would not say what the source says; please report this")
+
+
+def _problem(file: str, message: str) -> Unimportable:
+    return Unimportable([Problem(file, 0, 0, "", message)])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists are indented below their key, and texts of several lines are blocks."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text_node)

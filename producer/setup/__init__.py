@@ -1,0 +1,1 @@
+"""First steps: a new suite, what is missing on this machine, Flower."""

@@ -1,0 +1,295 @@
+"""Look whether everything is there that a run needs: what is set and from where, server, workers, sandbox, keys.
+
+Nothing is changed and no key is ever shown. Each check says what was found and, where something is amiss, how
+to mend it; a `warning` may be fine for what you have in mind, a `problem` is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import redis
+
+from producer.settings import config_file as configs
+from producer.settings.config_file import Config
+from producer.state_root import on_broker
+from workers.models.model import message
+from workers.models.needs import PROGRAMS, Need, needs
+from workers.store import redis_client as servers
+from workers.store.settings import InvalidBroker, checked_broker, redacted
+
+Status = Literal["ok", "warning", "problem"]
+LITTLE_DISK = 2 * 1024**3
+NO_DISK = 200 * 1024**2
+VERSION_SECONDS = 15
+PINNED = ("celery", "kombu", "redis")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ToldSetting:
+    """A value in force, fit to be shown, and where it came from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What to look at: the config and the `flags` that win over it, which are already in the values here."""
+
+    config: Config
+    broker: str | None
+    state_root: Path
+    insecure: bool = False
+    flags: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.config.values.models
+
+
+def settings(where: Machine) -> list[ToldSetting]:
+    """Everything that is set, and the defaults that matter most."""
+    origins = where.config.origins
+    shown = [
+        ToldSetting(key, _shown(where.config, key), origin)
+        for key, origin in origins.items()
+        if key not in where.flags
+    ]
+    others = {
+        "broker": redacted(where.broker) if where.broker else "none: each run has a private server",
+        "state_root": str(where.state_root),
+        "models": ", ".join(where.models),
+    }
+    for key, value in others.items():
+        if key in where.flags or key not in origins:
+            shown.append(ToldSetting(key, value, "flag" if key in where.flags else "default"))
+    return sorted(shown, key=lambda setting: setting.key)
+
+
+def examine(where: Machine, environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
+    """All checks, in the order in which people want them; some take a second."""
+    yield from _versions()
+    yield from _variables(environment)
+    yield from _state_root(where.state_root)
+    if where.broker is None:
+        yield _private_server()
+    else:
+        yield from _broker(where.broker, insecure=where.insecure)
+    yield from _sandbox(where.config)
+    # Workers elsewhere have programs, packages and keys of their own; a default may not be what is wanted.
+    strict = where.broker is None and "models" in where.config.raw
+    for need in needs(where.models, where.config.values.settings, environment):
+        yield _needed(need, "problem" if strict and need.vital else "warning")
+
+
+def _needed(need: Need, lack: Status) -> Check:
+    if need.met:
+        found = f"{_told_version(need.found)} ({need.found})" if need.name in PROGRAMS else need.found
+        return Check(need.name, "ok", found)
+    if not need.wanted:
+        return Check(need.name, "ok", f"{need.found}; not needed for these models")
+    return Check(need.name, lack, need.found, need.remedy)
+
+
+def _told_version(path: str) -> str:
+    """What a program says of itself, on one line; it is started outside any project."""
+    import subprocess
+
+    try:
+        said = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            cwd=os.path.sep,
+            timeout=VERSION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "does not tell its version"
+    return message(said.stdout.decode("utf-8", "replace"))[:80] or "does not tell its version"
+
+
+def _shown(config: Config, key: str) -> str:
+    if key == "broker":
+        return redacted(config.values.broker or "")
+    table, _, inner = key.partition(".")
+    value: Any = config.values.model_dump(mode="json", exclude_none=True).get(table)
+    if inner:
+        value = value[json.loads(inner) if inner.startswith('"') else inner]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _versions() -> Iterator[Check]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    yield Check("uplift", "ok", f"{version('skill-uplift')} on Python {platform.python_version()}")
+    for text in requires("skill-uplift") or []:
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(wanted.name)
+        except PackageNotFoundError:
+            found = "missing"
+        if found == "missing" or not wanted.specifier.contains(found, prereleases=True):
+            remedy = f"install {wanted.name}{wanted.specifier}: other versions were not tried"
+            yield Check(wanted.name, "problem", found, remedy)
+        elif wanted.name in PINNED:
+            yield Check(wanted.name, "ok", f"{found} (needs {wanted.specifier})")
+
+
+def config_file(config: Config) -> Check:
+    """Which file was read."""
+    return Check(
+        "config", "ok", str(config.file) if config.file else "no file; defaults and variables are used"
+    )
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[Check]:
+    for name, hint in configs.unknown_variables(environment).items():
+        yield Check(name, "warning", "means nothing to uplift", f"unset it, or correct its name{hint}")
+
+
+def _state_root(root: Path) -> Iterator[Check]:
+    there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    try:
+        if not there.is_dir():
+            raise NotADirectoryError(20, "not a folder")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+        found = str(root) if there == root else f"{root}, which the first run will make"
+        yield Check("state root", "ok", found)
+    except OSError as problem:
+        found = f"{root} cannot be written: {problem.strerror}"
+        yield Check("state root", "problem", found, "give another with --state-root, or mend its rights")
+        return
+    free = shutil.disk_usage(there).free
+    status: Status = "problem" if free < NO_DISK else "warning" if free < LITTLE_DISK else "ok"
+    remedy = "" if status == "ok" else "make room: records, agents' workspaces and the server's log go there"
+    yield Check("disk", status, f"{free / 1024**3:.1f} GiB free", remedy)
+
+
+def _private_server() -> Check:
+    import subprocess
+
+    from producer.server.private_server import NoServer, server_binary
+
+    try:
+        binary = server_binary()
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except NoServer as problem:
+        return Check("server", "problem", str(problem), "install redis or valkey, or give --broker URL")
+    except (OSError, subprocess.SubprocessError) as problem:
+        return Check(
+            "server", "problem", f"does not start: {problem}", "install another, or give --broker URL"
+        )
+    words = " ".join(said.stdout.split()[:3])
+    return Check("server", "ok", f"each run starts its own: {words} ({binary})")
+
+
+def _broker(url: str, *, insecure: bool) -> Iterator[Check]:
+    try:
+        checked_broker(url, insecure=insecure)
+    except InvalidBroker as problem:
+        yield Check("server", "problem", str(problem), "correct the address")
+        return
+    client = redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    try:
+        yield from _server(client, url)
+    except redis.AuthenticationError:
+        yield Check(
+            "server", "problem", f"{redacted(url)} refuses the password", "correct it in UPLIFT_BROKER"
+        )
+    except redis.RedisError as problem:
+        found = f"{redacted(url)} does not answer: {str(problem)[:200]}"
+        yield Check("server", "problem", found, "start it, or correct the address")
+    finally:
+        client.close()
+
+
+def _server(client: redis.Redis, url: str) -> Iterator[Check]:
+    name = redacted(url)
+    info: dict[str, Any] = client.info()
+    version = str(info.get("redis_version", "0"))
+    product = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {version}"
+    if servers.is_too_old(version):
+        yield Check(
+            "server",
+            "problem",
+            f"{product} at {name}",
+            f"use Redis {servers.WANTED}, or Valkey: it is too old",
+        )
+        return
+    yield Check("server", "ok", f"{product} at {name}")
+    try:
+        doubts = servers.check(client)
+        yield Check("eviction", "ok", "none: the server keeps what it is given")
+        kept = "runs survive a restart (appendonly yes)"
+        remedy = "set appendonly yes" if doubts else ""
+        yield Check("persistence", "warning" if doubts else "ok", doubts[0] if doubts else kept, remedy)
+    except servers.UnusableServer as problem:
+        yield Check("eviction", "problem", str(problem), "set maxmemory-policy noeviction")
+    yield from _memory(info, url)
+    workers = servers.workers(client)
+    if workers:
+        total = sum(int(one.get("slots", 0)) for one in workers)
+        names = ", ".join(sorted(str(one.get("name")) for one in workers)[:5])
+        yield Check("workers", "ok", f"{len(workers)} with {total} slots: {names}")
+    else:
+        yield Check(
+            "workers", "warning", "none answers", f"start one with: {on_broker('uplift worker', url)}"
+        )
+
+
+def _memory(info: Mapping[str, Any], url: str) -> Iterator[Check]:
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if most and used > 0.8 * most:
+        found = f"{used / most:.0%} of the server's maxmemory is used"
+        delete = on_broker("uplift runs --delete RUN", url)
+        yield Check("memory", "warning", found, f"raise maxmemory, or delete runs: {delete}")
+
+
+def _sandbox(config: Config) -> Iterator[Check]:
+    from judges.sandbox import command
+    from workers.models import agent_sandbox
+
+    wanted = config.values.sandbox
+    if wanted == "off":
+        yield Check(
+            "sandbox", "warning", "switched off", "set sandbox to auto where suites are not all your own"
+        )
+        return
+    lack: Status = "problem" if wanted == "required" else "warning"
+    remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
+    tried = command.probe()
+    if tried.works:
+        yield Check("sandbox", "ok", "judges that run code are confined by bubblewrap")
+    else:
+        found = f"judges that run code are less confined: {tried.why_not}"
+        yield Check("sandbox", lack, found, remedy)
+    if agent_sandbox.works():
+        yield Check("agents", "ok", "agents are confined by bubblewrap")
+    else:
+        yield Check("agents", lack, "agents run unconfined: bubblewrap does not work here", remedy)

@@ -1,0 +1,196 @@
+"""Give a skill its first suite: commented examples, fixtures and a CI workflow, without overwriting anything.
+
+The workflow installs this very copy of Uplift, in words that pip understands. The name alone is not enough: no index
+has to know it, and a stranger could take it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from aggregate.text.files import exists
+from producer.importers.imported import slug
+from producer.skills import skill as skills
+from producer.skills.skill import InvalidSkill
+from producer.state_root import file_name
+from producer.suites import editor_schema
+from workers.models.needs import OURS
+
+GIT_SECONDS = 10
+# No space, quote or `$`: the words end up in other people's workflows.
+_PLAIN_URL = re.compile(r"(https|ssh)://[\w.~%+@:/=&?,#-]+")
+
+
+def requirement(extra: str) -> str | None:
+    """This copy with an extra, pinned; None where it came from a place that other machines cannot reach."""
+    url = _address(json.loads(distribution(OURS).read_text("direct_url.json") or "{}"))
+    return f"{OURS}[{extra}] @ {url}" if url else None
+
+
+def _address(came_from: dict[str, Any]) -> str | None:
+    """What the installer has noted, or for a folder the repository that it was cloned from."""
+    url = str(came_from.get("url", ""))
+    if "vcs_info" in came_from:
+        return _pinned(url, str(came_from["vcs_info"].get("commit_id", "")))
+    if "dir_info" in came_from:
+        return _cloned(Path(unquote(urlsplit(url).path)))
+    if "archive_info" not in came_from or (found := _public(url)) is None:
+        return None
+    digest = came_from["archive_info"].get("hashes", {}).get("sha256")
+    return f"{found}#sha256={digest}" if digest else found
+
+
+def _cloned(folder: Path) -> str | None:
+    """The commit of a checkout at its remote, if nothing was changed since and the remote has it."""
+    with suppress(OSError, subprocess.SubprocessError):
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        pushed = _git(folder, "branch", "--remotes", "--contains", "HEAD")
+        if pushed and not changed:
+            return _pinned(_git(folder, "remote", "get-url", "origin"), _git(folder, "rev-parse", "HEAD"))
+    return None
+
+
+def _pinned(url: str, commit: str) -> str | None:
+    found = _public(re.sub(r"^git@([\w.-]+):", r"https://\1/", url))
+    return f"git+{found}@{commit}" if found and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None
+
+
+def _public(url: str) -> str | None:
+    """An address without the name and password that somebody's clone may hold."""
+    url = re.sub(r"^https://[^/@]*@", "https://", url)
+    return url if _PLAIN_URL.fullmatch(url) else None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", folder, *words], capture_output=True, text=True, timeout=GIT_SECONDS, check=True
+    )
+    return done.stdout.strip()
+
+
+FOLDER = "evals"
+SUITE = f"{FOLDER}/suite.yaml"
+WORKFLOW = ".github/workflows/uplift.yml"
+_FIXTURES = ("input.txt", "good_summary.txt", "test_summary.py")
+_DEFAULT_DESCRIPTION = "say what the skill is for"
+_LONGEST_DESCRIPTION = 200
+_INSTALLED = "What pip installs: where this copy of Uplift came from."
+_UNKNOWN = "FILL IN what pip installs: a wheel or a repository that you trust, pinned to a version."
+
+
+@dataclass(frozen=True)
+class NewSuite:
+    """What `init` did: files it made, files that were there and stay, and the command to run next.
+
+    `fill_in` is the file in which a line waits to be filled in, where there is one.
+    """
+
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    command: str
+    skill_id: str
+    repository: Path | None = None
+    fill_in: str | None = None
+
+
+def start(folder: Path) -> NewSuite:
+    """Write what is missing for the skill in a folder; raises InvalidSkill when its SKILL.md cannot be used.
+
+    Each file appears whole or not at all, and one that exists is left alone.
+    """
+    made, kept = [], []
+    name = slug(folder.resolve().name) or "my-skill"
+    if not exists(folder / skills.FILE_NAME):
+        _create(folder / skills.FILE_NAME, _template("SKILL.md").replace("@name@", name))
+        made.append(skills.FILE_NAME)
+    skill = skills.load(folder)
+    repository, source = _repository_above(folder), requirement("anthropic")
+    place = folder.resolve().relative_to(repository).as_posix() if repository else "."
+    if "${{" in place:  # GitHub would take it for something to evaluate
+        raise InvalidSkill(f"{place}: a workflow cannot name this folder; rename it")
+    suite = _files(skill.name or name, skill.description)
+    for path, text in (*suite, (WORKFLOW, _workflow(place, source))):
+        if _create(folder / path, text):
+            made.append(path)
+        else:
+            kept.append(path)
+    return NewSuite(
+        made=tuple(made),
+        kept=tuple(kept),
+        command=f"uplift evaluate --standalone --task-suite {SUITE} --skill-path . --mock",
+        skill_id=skill.name or name,
+        repository=repository,
+        fill_in=WORKFLOW if source is None and WORKFLOW in made else None,
+    )
+
+
+def _files(skill_id: str, description: str) -> Iterator[tuple[str, str]]:
+    shown = _shortened(" ".join(description.split())) or _DEFAULT_DESCRIPTION
+    for name in _FIXTURES:
+        yield f"{FOLDER}/fixtures/{name}", _template(name)
+    yield f"{FOLDER}/{editor_schema.FILE_NAME}", editor_schema.text()
+    suite = _template("suite.yaml").replace("@skill_id@", json.dumps(skill_id, ensure_ascii=False))
+    yield SUITE, suite.replace("@suite@", SUITE).replace("@skill@", ".").replace("@description@", shown)
+
+
+def _workflow(place: str, source: str | None) -> str:
+    """The workflow for a skill at a place in its repository; without a `source` one line is left to fill in."""
+    words = {
+        "remark": _INSTALLED if source else _UNKNOWN,
+        "source": json.dumps(source or ""),
+        "changes": json.dumps("**" if place == "." else f"{place}/**", ensure_ascii=False),
+        "suite": json.dumps(SUITE if place == "." else f"{place}/{SUITE}", ensure_ascii=False),
+        "skill": json.dumps(place, ensure_ascii=False),
+        "others": " ".join(f'":!$SKILL/{name}"' for name in skills.NOT_THE_SKILL),
+    }
+    # A value may look like another placeholder, so all are filled in at once.
+    return re.sub("@(\\w+)@", lambda found: words[found[1]], _template("workflow.yml"))
+
+
+def _shortened(text: str) -> str:
+    """As many whole words as a prompt has room for."""
+    if len(text) <= _LONGEST_DESCRIPTION:
+        return text
+    cut = text[: _LONGEST_DESCRIPTION + 1]
+    return (cut.rpartition(" ")[0] or cut[:-1]) + " …"
+
+
+def _template(name: str) -> str:
+    return files("producer").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _create(path: Path, text: str) -> bool:
+    """Write a new file; False, and nothing done, where there is one already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=f".{file_name(path.name)}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        Path(partial).chmod(0o644)
+        # Linking fails where the name is taken, even by a file that appeared this moment.
+        path.hardlink_to(partial)
+    except FileExistsError:
+        return False
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    return True
+
+
+def _repository_above(folder: Path) -> Path | None:
+    """The repository that a skill's folder lies in, where that is not the folder itself."""
+    home = folder.resolve()
+    if (home / ".git").exists():
+        return None
+    return next((parent for parent in home.parents if (parent / ".git").exists()), None)

@@ -1,0 +1,1 @@
+"""Skills, and ranked candidates for them."""

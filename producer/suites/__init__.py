@@ -1,0 +1,1 @@
+"""Suites: read, check, and point at the mistake."""

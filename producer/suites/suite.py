@@ -1,0 +1,216 @@
+"""Load a suite from its YAML file: every task checked, and every mistake reported at once with its place.
+
+`rules` tells what a suite may say, `fixtures` which files and JSON Schemas it may name, `yaml_file` which YAML it may
+use.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from judges.errors import UpliftError
+from judges.safe_text import did_you_mean, path_of, shown
+from judges.spec import Contains
+from producer.suites import fixtures, rules, yaml_file
+from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem
+from workers.store.messages import Task
+
+__all__ = ["InvalidSuite", "Problem", "Suite", "UnknownSelection", "load", "select", "validate"]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tasks that a skill is judged by; `folder` holds `fixtures/`, `warnings` are lines to print."""
+
+    path: Path
+    folder: Path
+    skill_id: str
+    version: str
+    description: str
+    tasks: tuple[Task, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class InvalidSuite(UpliftError):
+    """The suite cannot be used; `problems` says all that is wrong, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class UnknownSelection(UpliftError):
+    """A task, tag or tier was asked for that the suite does not have, or a combination that no task has."""
+
+
+def load(path: Path) -> Suite:
+    """The suite in a file; InvalidSuite when anything at all is wrong with it."""
+    with _uncollected():
+        return _load(path)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    # Looking for cycles among hundreds of thousands of new values that have none takes a third of the time.
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _load(path: Path) -> Suite:
+    try:
+        document = yaml_file.read(path)
+    except FileNotFoundError:
+        raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
+    return _checked(document, path)
+
+
+def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
+    """A suite that is in memory, checked as a file would be; `folder` holds its `fixtures/`.
+
+    Problems have no line: they name the value by its path.
+    """
+    try:
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidSuite([Problem("", 0, 0, "", f"the suite is not plain data: {problem}")]) from None
+    try:
+        return _checked(yaml_file.parse(text, ""), folder / "in-memory")
+    except InvalidSuite as invalid:
+        raise InvalidSuite([replace(one, line=0, column=0) for one in invalid.problems]) from None
+
+
+def _checked(document: Document, path: Path) -> Suite:
+    problems = document.problems(_findings(document, path.parent))
+    if problems or document.root is None:
+        raise InvalidSuite(problems)
+    content = document.root.value
+    defaults = content.get("defaults", {})
+    tasks = tuple(Task.model_validate({**defaults, **task}) for task in content["tasks"])
+    return Suite(
+        path=path,
+        folder=path.parent,
+        skill_id=content["skill_id"],
+        version=content["version"],
+        description=content.get("description", ""),
+        tasks=tasks,
+        warnings=tuple(map(str, document.problems(_doubts(document.root, tasks)))),
+    )
+
+
+def validate(paths: Iterable[Path]) -> list[Problem]:
+    """All that is wrong with several suites, in the order given; an empty list when nothing is."""
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            load(path)
+        except InvalidSuite as invalid:
+            problems.extend(invalid.problems)
+    return problems
+
+
+def select(
+    suite: Suite, *, tasks: Sequence[str] = (), tags: Sequence[str] = (), tiers: Sequence[str] = ()
+) -> Suite:
+    """The suite with only the tasks asked for, in the suite's order.
+
+    Names of one kind are alternatives, kinds narrow each other: tags a, b and tier T1 are the T1 tasks that
+    have a or b. UnknownSelection when a name is unknown or no task remains.
+    """
+    _check_known("task", tasks, [task.id for task in suite.tasks])
+    _check_known("tag", tags, [tag for task in suite.tasks for tag in task.tags])
+    _check_known("tier", tiers, [task.tier for task in suite.tasks if task.tier is not None])
+    chosen = tuple(
+        task
+        for task in suite.tasks
+        if (not tasks or task.id in tasks)
+        and (not tags or not set(tags).isdisjoint(task.tags))
+        and (not tiers or task.tier in tiers)
+    )
+    if not chosen:
+        raise UnknownSelection("no task has all that was asked for; drop one of --task, --tag and --tier")
+    return replace(suite, tasks=chosen)
+
+
+def _check_known(kind: str, asked: Sequence[str], known: Iterable[str]) -> None:
+    names = list(dict.fromkeys(known))
+    for name in asked:
+        if name not in names:
+            some = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+            allowed = f"known {kind}s: {some}" if names else f"the suite has no {kind}s"
+            hint = did_you_mean(name, names)
+            raise UnknownSelection(f"unknown {kind} {shown(name)}; {allowed}{hint}")
+
+
+def _findings(document: Document, folder: Path) -> Iterator[Finding]:
+    yield from document.findings
+    root = document.root
+    if root is None:
+        if not document.findings:
+            yield Finding(0, "", "is empty; must be a mapping with skill_id, version and tasks")
+    elif not isinstance(root.value, dict):
+        if not root.bad:
+            what = {list: "is a list", type(None): "is empty"}.get(type(root.value), "is a single value")
+            start = 0 if root.value is None else root.start
+            yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
+    else:
+        most = MAX_PROBLEMS + 1
+        yield from rules.broken_rules(root, document.text, most=most)
+        yield from islice(_repeated_ids(root, document), most)
+        yield from islice(fixtures.wrong_files(root, folder), most)
+        yield from islice(fixtures.wrong_schemas(root, folder), most)
+
+
+def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:
+    first: dict[Any, Node] = {}
+    tasks = root.get("tasks")
+    for number, task in enumerate(tasks.items() if tasks else []):
+        node = task.get("id")
+        if node is None or not isinstance(node.value, str):
+            continue
+        if node.value in first:
+            line = document.line(first[node.value].start)
+            message = f"duplicate id {shown(node.value)}, first on line {line}; must be unique"
+            yield Finding(node.start, path_of(("tasks", number, "id")), message)
+        first.setdefault(node.value, node)
+
+
+def _doubts(root: Node, tasks: Sequence[Task]) -> Iterator[Finding]:
+    """What is allowed and can hardly be meant: a contains task that no output can pass."""
+    for number, task in enumerate(tasks):
+        if not isinstance(task.judge, Contains):
+            continue
+        expected = [wanted.casefold() for wanted in task.judge.expected]
+        for index, banned in enumerate(task.judge.forbidden):
+            if any(banned.casefold() in wanted for wanted in expected):
+                steps = ("tasks", number, "judge", "forbidden", index)
+                message = f"forbidden {shown(banned)} is part of an expected string; no output can pass"
+                yield Finding(root.at(steps)[0].start, path_of(steps), message)
+
+
+def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
+    """One line for each task id that has a remark; without a readable file, the file's name is the place."""
+    if not remarks:
+        return []
+    try:
+        document = yaml_file.read(path)
+    except FileNotFoundError:
+        document = Document(str(path), "", None, ())
+    found, left = [], dict(remarks)
+    tasks = document.root.get("tasks") if document.root else None
+    for number, task in enumerate(tasks.items() if tasks else []):
+        node = task.get("id")
+        if node is not None and isinstance(node.value, str) and node.value in left:
+            found.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
+    return [*map(str, document.problems(found)), *(f"{path}: task {one}: {left[one]}" for one in left)]

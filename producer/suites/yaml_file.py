@@ -1,0 +1,467 @@
+"""Read a YAML file whose every value knows its line and column, and say everything that is wrong with it.
+
+It is read narrowly, because files may come from strangers: one document, no tags, anchors, aliases, merge keys or
+directives, keys that are text, at most 32 levels. That makes it fast and safe too: nothing is constructed, nothing is
+expanded, and no level of the file is a level of Python's stack. A BOM, CRLF and lone CR are accepted.
+
+A plain (unquoted) scalar means what JSON would make of it: `null`, `true`, `false` (also `~`, nothing at all,
+and capitalised) and decimal numbers such as 30, -1, .5 or 1e3. Everything else is text, exactly as written:
+`yes`, `no`, `on`, `off`, `2026-01-01`, `1:30`, `1_000`, `0x10` and `007` are not turned into anything.
+`.inf`, `.nan` and numbers that overflow are errors. Quotes always make text.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from aggregate.text import files
+from judges.safe_text import path_of, shown
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class Node:
+    """A value, where it and its key start in the text, and its parts as nodes.
+
+    `value` is plain Python. `bad` marks what was already complained about, so that nobody complains twice.
+    """
+
+    __slots__ = ("bad", "children", "key_start", "start", "value")
+
+    def __init__(self, start: int, value: Any, children: Any = None, *, bad: bool = False) -> None:
+        self.start = start
+        self.key_start = start
+        self.value = value
+        self.children: dict[str, Node] | list[Node] | None = children
+        self.bad = bad
+
+    def get(self, step: str | int) -> Node | None:
+        """The part under a key or an index; None where there is none."""
+        if isinstance(self.children, dict) and isinstance(step, str):
+            return self.children.get(step)
+        if isinstance(self.children, list) and isinstance(step, int) and 0 <= step < len(self.children):
+            return self.children[step]
+        return None
+
+    def at(self, steps: Iterable[str | int]) -> tuple[Node, bool]:
+        """The node at the end of the steps and True; or the last one on the way there and False."""
+        node = self
+        for step in steps:
+            part = node.get(step)
+            if part is None:
+                return node, False
+            node = part
+        return node, True
+
+    def items(self) -> list[Node]:
+        """The entries of a list; none for anything else."""
+        return self.children if isinstance(self.children, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at an index of the text; `where` is the value's path, such as `tasks[3].judge.type`."""
+
+    start: int
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Where the lines of a text start; lines and columns count from 1, columns in characters."""
+
+    text: str
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        starts = array("L", [0])
+        starts.extend(found.end() for found in _LINE_END.finditer(self.text))
+        return starts
+
+    def place(self, start: int) -> tuple[int, int]:
+        """Line and column of an index of the text."""
+        line = bisect_right(self._starts, start)
+        return line, start - self._starts[line - 1] + 1
+
+
+MAX_DEPTH = 32
+MAX_EVENTS = 2_000_000
+MAX_FINDINGS = 2_000
+_MAX_NUMBER_LENGTH = 40
+# Past this depth libyaml's own cost grows with every level, so reading stops altogether.
+_HOPELESS_DEPTH = 256
+
+# libyaml where PyYAML was built with it; the pure parser gives the same events, many times slower.
+DEFAULT_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*+)(\.[0-9]*+)?|(\.[0-9]++))([eE][-+]?[0-9]++)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_FORBIDDEN_RAW = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN_ESCAPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_BLANK = r"[ \t]*+(?:#[^\r\n]*+)?"
+_BLANK_LINES = re.compile(rf"(?>{_BLANK}(?:\r\n|\r|\n))*+(?:{_BLANK}\Z)?")
+_DIRECTIVES = re.compile(rf"(?>(?:%[^\r\n]*+|{_BLANK})(?:\r\n|\r|\n))*+(?:%[^\r\n]*+\Z)?")
+
+
+class _GiveUp(Exception):
+    """The rest of the text is not worth reading; what is wrong has been said."""
+
+
+class _NotAValue(Exception):
+    """A plain scalar that looks like a number and is none that can be used."""
+
+
+def build(text: str, loader: Any = DEFAULT_LOADER) -> tuple[Node | None, list[Finding]]:
+    """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
+
+    An empty text has no values and nothing wrong. Never raises.
+    """
+    builder = _Builder(text)
+    root = None
+    try:
+        root = builder.read(loader)
+    except _GiveUp:
+        pass
+    except yaml.MarkedYAMLError as error:
+        builder.complain(*_syntax_error(error, text))
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # The pure parser lets these out for escapes beyond Unicode, and does not say where.
+        builder.complain(0, f"invalid YAML: {shown(str(error))}; remove it")
+    builder.complain_of_characters(upto=len(text) + 1)
+    return root, builder.findings
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
+    mark = error.problem_mark or error.context_mark
+    start = min(mark.index, len(text)) if mark is not None else 0
+    problem = error.problem or "it cannot be read"
+    remedy = "check quotes, brackets and indentation"
+    if "cannot start any token" in problem:
+        culprit = text[start : start + 1]
+        problem, remedy = f"text starts with {culprit!r}", "quote it"
+        if culprit == "\t":
+            problem, remedy = "a tab cannot indent", "use spaces"
+    elif "mapping values are not allowed" in problem:
+        problem, remedy = "a ':' is not expected here", "mend the indentation, or quote text that holds ': '"
+    elif error.context and error.context_mark is not None:
+        problem += f" {error.context}, which began on line {error.context_mark.line + 1}"
+    return start, f"invalid YAML: {problem}; {remedy}"
+
+
+def _plain_value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "-+.0123456789":
+        return text
+    if _NOT_FINITE.fullmatch(text):
+        raise _NotAValue(f"{text} is not a finite number; write a finite one (or quote it to mean text)")
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return text
+    if len(text) > _MAX_NUMBER_LENGTH:
+        allowed = f"at most {_MAX_NUMBER_LENGTH} are allowed (quote it to mean text)"
+        raise _NotAValue(f"a number of {len(text):,} characters; {allowed}")
+    if not any(number.groups()):
+        return int(text)
+    if not isfinite(float(text)):
+        raise _NotAValue(f"{text} is not a finite number; write a smaller one (or quote it to mean text)")
+    return float(text)
+
+
+class _Frame:
+    """A mapping or list that is being read.
+
+    `step` leads to it from its parent. `key` is a mapping's current key, None while one is awaited; with
+    `keep` off, the key's value is read and dropped. In a `rejected` frame nothing more is worth a complaint.
+    """
+
+    __slots__ = ("children", "keep", "key", "key_start", "node", "rejected", "step", "value")
+
+    def __init__(self, node: Node, step: str | int | None, *, rejected: bool) -> None:
+        self.node = node
+        self.children: Any = node.children
+        self.value = node.value
+        self.step = step
+        self.rejected = rejected
+        self.key: str | None = None
+        self.key_start = 0
+        self.keep = True
+
+    @property
+    def awaits_key(self) -> bool:
+        return self.key is None and type(self.value) is dict
+
+    @property
+    def next_step(self) -> str | int | None:
+        return self.key if type(self.value) is dict else len(self.value)
+
+    def take_key(self, key: str, start: int, *, keep: bool) -> None:
+        self.key, self.key_start, self.keep = key, start, keep
+
+    def take(self, node: Node) -> None:
+        if self.key is None:
+            self.children.append(node)
+            self.value.append(node.value)
+            return
+        if self.keep:
+            node.key_start = self.key_start
+            self.children[self.key] = node
+            self.value[self.key] = node.value
+        self.key = None
+
+
+class _Builder:
+    """Follows the parser's events with a stack of its own, so that deep files cost no recursion."""
+
+    def __init__(self, text: str) -> None:
+        self.findings: list[Finding] = []
+        # The outermost frame stands for the file: a list whose one entry is the document.
+        self._frames = [_Frame(Node(0, [], []), None, rejected=False)]
+        self._lines = Lines(text)
+        forbidden = islice(_FORBIDDEN_RAW.finditer(text), MAX_FINDINGS)
+        self._characters = deque((found.start(), found[0]) for found in forbidden)
+        # Parsers stop at the first such character; with stand-ins of the same length they find the rest too.
+        self._text = _FORBIDDEN_RAW.sub("\N{REPLACEMENT CHARACTER}", text) if self._characters else text
+        self._hide_directives()
+
+    def complain(self, start: int, message: str, where: str | None = None) -> None:
+        if len(self.findings) < MAX_FINDINGS and not self._frames[-1].rejected:
+            self.findings.append(Finding(start, self._where() if where is None else where, message))
+
+    def complain_of_characters(self, upto: int, since: int | None = None) -> None:
+        """Report forbidden characters before an index; those from `since` on belong to the current value."""
+        while self._characters and self._characters[0][0] < upto:
+            start, character = self._characters.popleft()
+            where = "" if since is None or start < since else None
+            self.complain(start, f"forbidden character U+{ord(character):04X}; remove it", where)
+
+    def read(self, loader: Any) -> Node | None:
+        for number, event in enumerate(iter(loader(self._text).get_event, None)):
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                self._scalar(event)
+            elif kind is yaml.MappingStartEvent:
+                self._container(event, Node(event.start_mark.index, {}, {}))
+            elif kind is yaml.SequenceStartEvent:
+                self._container(event, Node(event.start_mark.index, [], []))
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                self._frames.pop()
+            elif kind is yaml.AliasEvent:
+                alias = shown(f"*{event.anchor}")
+                self._reject(event.start_mark.index, f"alias {alias} is not allowed; write the value out")
+            elif kind is yaml.DocumentEndEvent:
+                self._look_behind(event.end_mark.index)
+                break
+            if number > MAX_EVENTS:
+                self.complain(event.start_mark.index, "holds too many values; split the file", "")
+                raise _GiveUp
+        return self._frames[0].node.get(0)
+
+    def _hide_directives(self) -> None:
+        # Parsers compare every directive with all earlier ones, so a file full of them would never end.
+        start = _end_of(_BLANK_LINES, self._text, 0)
+        if self._text[start : start + 1] != "%":
+            return
+        self.complain(start, "a YAML directive is not allowed; remove the line", "")
+        end = _end_of(_DIRECTIVES, self._text, start)
+        hidden = re.sub(r"[^\r\n]", " ", self._text[start:end])
+        self._text = self._text[:start] + hidden + self._text[end:]
+
+    def _look_behind(self, end: int) -> None:
+        # Looked at and not parsed: a second document may begin with directives too.
+        start = _end_of(_BLANK_LINES, self._text, end)
+        if start < len(self._text):
+            self.complain(start, "a second YAML document starts; only one is allowed (remove it)", "")
+
+    def _where(self) -> str:
+        steps = [frame.step for frame in self._frames[2:]]
+        if len(self._frames) > 1:
+            steps.append(self._frames[-1].next_step)
+        return path_of(step for step in steps if step is not None)
+
+    def _scalar(self, event: Any) -> None:
+        start, value = event.start_mark.index, event.value
+        if self._characters:
+            self.complain_of_characters(event.end_mark.index, since=start)
+        if event.anchor is not None or event.tag is not None:
+            self._complain_of_properties(event)
+            if event.tag is not None:
+                self._reject(start)
+                return
+        if event.implicit[0]:
+            try:
+                value = _plain_value(value)
+            except _NotAValue as wrong:
+                self._reject(start, str(wrong))
+                return
+        elif event.style == '"' and (escaped := _FORBIDDEN_ESCAPED.search(value)):
+            self.complain(start, f"forbidden character U+{ord(escaped[0]):04X}; remove its escape")
+        frame = self._frames[-1]
+        if frame.awaits_key:
+            self._key(frame, value, event)
+        else:
+            frame.take(Node(start, value))
+
+    def _key(self, frame: _Frame, key: Any, event: Any) -> None:
+        start, keep = event.start_mark.index, False
+        if not isinstance(key, str):
+            self.complain(start, f"key {event.value or 'nothing'} is not text; keys must be text (quote it)")
+        elif key == "<<" and event.implicit[0]:
+            self.complain(start, "merge key << is not allowed; write the keys out")
+            frame.node.bad = True
+        elif key in frame.children:
+            line, _ = self._lines.place(frame.children[key].key_start)
+            frame.take_key(key, start, keep=False)
+            self.complain(start, f"duplicate key {shown(key)}, first on line {line}; keep one of them")
+        else:
+            keep = True
+        frame.take_key(event.value, start, keep=keep)
+
+    def _container(self, event: Any, node: Node) -> None:
+        if event.anchor is not None or event.tag is not None:
+            self._complain_of_properties(event)
+        parent, depth = self._frames[-1], len(self._frames)
+        step, rejected = parent.next_step, True
+        if depth > _HOPELESS_DEPTH:
+            raise _GiveUp
+        if parent.awaits_key:
+            kind = "mapping" if isinstance(node.value, dict) else "list"
+            self._reject(node.start, f"a {kind} is not a key; keys must be text")
+        elif depth == MAX_DEPTH + 1:
+            self._reject(node.start, f"nested {depth} levels deep; at most {MAX_DEPTH} are allowed")
+        elif event.tag is not None:
+            self._reject(node.start)
+        else:
+            parent.take(node)
+            rejected = parent.rejected
+        self._frames.append(_Frame(node, step, rejected=rejected))
+
+    def _complain_of_properties(self, event: Any) -> None:
+        start = event.start_mark.index
+        if event.anchor is not None:
+            self.complain(start, f"anchor {shown(f'&{event.anchor}')} is not allowed; write the value out")
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            self.complain(start, f"tag {shown(tag)} is not allowed; remove it")
+
+    def _reject(self, start: int, message: str = "") -> None:
+        """Put a bad value, or a key that is dropped with its value, where the next one is awaited."""
+        if message:
+            self.complain(start, message)
+        frame = self._frames[-1]
+        if frame.awaits_key:
+            frame.take_key("?", start, keep=False)
+            frame.node.bad = True
+        else:
+            frame.take(Node(start, None, bad=True))
+
+
+def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.match(text, start)
+    return found.end() if found else start
+
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_PROBLEMS = 1_000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a file, and where. Lines and columns count from 1; line 0 is no place at all."""
+
+    file: str
+    line: int
+    column: int
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}  " if self.line else ""
+        return f"{place}{self.where}: {self.message}" if self.where else f"{place}{self.message}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML file: its text, its values (None where they cannot be read) and what is wrong with it."""
+
+    file: str
+    text: str
+    root: Node | None
+    findings: tuple[Finding, ...]
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.text)
+
+    def line(self, start: int) -> int:
+        """The line that holds an index of the text, counted from 1."""
+        return self._lines.place(start)[0]
+
+    def problems(self, findings: Iterable[Finding]) -> tuple[Problem, ...]:
+        """The findings in the order of the file, without repetitions; a flood is cut, and the cut is said."""
+        ordered = sorted(set(findings), key=lambda found: (found.start, found.where, found.message))
+        problems = [self._problem(found) for found in ordered[:MAX_PROBLEMS]]
+        if len(ordered) > MAX_PROBLEMS:
+            cut = f"more than {MAX_PROBLEMS:,} problems; mend these first"
+            problems.append(self._problem(Finding(ordered[MAX_PROBLEMS].start, "", cut)))
+        return tuple(problems)
+
+    def _problem(self, found: Finding) -> Problem:
+        line, column = self._lines.place(found.start)
+        return Problem(self.file, line, column, found.where, found.message)
+
+
+class _Unreadable(Exception):
+    """The file's content cannot be had; the message says why and what to do."""
+
+
+def parse(text: str, file: str) -> Document:
+    """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
+    root, findings = build(text)
+    return Document(file, text, root, tuple(findings))
+
+
+def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str = "YAML") -> Document:
+    """The file's values and all that is wrong with it as YAML; FileNotFoundError when there is none.
+
+    Another `parse` reads files of another `kind` with the same care.
+    """
+    try:
+        data = _content(path, kind)
+    except _Unreadable as unreadable:
+        return Document(str(path), "", None, (Finding(0, "", str(unreadable)),))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as broken:
+        before = data[: broken.start].decode("utf-8-sig")
+        message = f"byte 0x{data[broken.start]:02x} is not UTF-8 text; save the file as UTF-8"
+        return Document(str(path), before, None, (Finding(len(before), "", message),))
+    return parse(text, str(path))
+
+
+def _content(path: Path, kind: str) -> bytes:
+    try:
+        return files.read(path, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
+        raise FileNotFoundError(str(path)) from missing
+    except files.TooLarge as large:
+        raise _Unreadable(f"{large.words} (split it)") from large
+    except files.Unreadable as other:
+        raise _Unreadable(f"{other.words}; must be a {kind} file") from other
+    except OSError as failed:
+        raise _Unreadable(f"cannot be read: {failed.strerror}; make it readable") from failed

@@ -1,0 +1,322 @@
+"""`uplift init`, tried as a new user would: what it writes, what it leaves alone, and that its words work."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]  # the same
+from jsonschema import Draft7Validator
+from running import a_suite, uplift
+
+from producer.setup import new_suite
+from producer.skills import skill
+from producer.skills.skill import InvalidSkill
+from producer.suites import suite
+from workers.store.bundles import unpack
+
+SKILL = "---\nname: haiku-writer\ndescription: 'Write short: poems @suite@.'\n---\nWrite three lines.\n"
+WRITTEN = (
+    "evals/fixtures/input.txt",
+    "evals/fixtures/good_summary.txt",
+    "evals/fixtures/test_summary.py",
+    "evals/suite.schema.json",
+    "evals/suite.yaml",
+    ".github/workflows/uplift.yml",
+)
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_skills_name_and_purpose_are_inferred(tmp_path: Path) -> None:
+    (tmp_path / "SKILL.md").write_text(SKILL)
+    started = new_suite.start(tmp_path)
+    assert (started.made, started.kept) == (WRITTEN, ())
+    made = suite.load(tmp_path / "evals/suite.yaml")
+    assert made.skill_id == "haiku-writer"
+    assert "The skill is for: Write short: poems @suite@." in made.tasks[0].prompt
+    assert made.warnings == ()
+
+
+def test_an_empty_folder_gets_a_draft_of_a_skill(tmp_path: Path) -> None:
+    folder = tmp_path / "My Poems"
+    folder.mkdir()
+    started = new_suite.start(folder)
+    assert started.made == ("SKILL.md", *WRITTEN)
+    loaded = skill.load(folder)
+    assert (loaded.name, loaded.warnings) == ("my-poems", ())
+
+
+def test_nothing_that_exists_is_overwritten_and_nothing_else_appears(tmp_path: Path) -> None:
+    (tmp_path / "SKILL.md").write_text(SKILL)
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals/suite.yaml").write_text("mine")
+    (tmp_path / "secret").write_text("key")
+    (tmp_path / "evals/suite.schema.json").symlink_to(tmp_path / "secret")
+    started = new_suite.start(tmp_path)
+    assert started.kept == ("evals/suite.schema.json", "evals/suite.yaml")
+    assert (tmp_path / "evals/suite.yaml").read_text() == "mine"
+    assert (tmp_path / "secret").read_text() == "key"
+    # A second time, everything is there already.
+    again = new_suite.start(tmp_path)
+    assert (again.made, again.kept) == ((), WRITTEN)
+    assert files_below(tmp_path) == sorted(["SKILL.md", "secret", *WRITTEN])
+
+
+def test_a_skill_that_cannot_be_read_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "SKILL.md").write_text("")
+    with pytest.raises(InvalidSkill, match="is empty"):
+        new_suite.start(tmp_path)
+    assert files_below(tmp_path) == ["SKILL.md"]
+
+
+@pytest.mark.parametrize("name", ["a: b", "'quoted\"", "ünï", "- x", "# y", "yes"])
+def test_any_name_makes_a_valid_suite(tmp_path: Path, name: str) -> None:
+    (tmp_path / "SKILL.md").write_text(
+        f"---\nname: {json.dumps(name)}\ndescription: '{{x}} *y &z'\n---\nDo.\n"
+    )
+    new_suite.start(tmp_path)
+    assert suite.load(tmp_path / "evals/suite.yaml").skill_id == name
+
+
+def test_the_workflow_is_one_that_github_accepts(tmp_path: Path) -> None:
+    new_suite.start(tmp_path)
+    workflow = yaml.safe_load((tmp_path / new_suite.WORKFLOW).read_text())
+    # YAML 1.1, as Python reads it, takes the word `on` for true; GitHub does not.
+    workflow["on"] = workflow.pop(True)
+    errors = Draft7Validator(get_builtin_schema("vendor.github-workflows")).iter_errors(workflow)
+    assert [error.message for error in errors] == []
+
+
+def test_the_suites_first_line_leads_editors_to_the_schema_beside_it(tmp_path: Path) -> None:
+    new_suite.start(tmp_path)
+    first = (tmp_path / "evals/suite.yaml").read_text().splitlines()[0]
+    name = first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / "evals" / name).read_text())["title"] == "Uplift task suite, version 1.0"
+
+
+def test_what_the_skill_is_judged_by_is_not_part_of_the_skill(tmp_path: Path) -> None:
+    folder = tmp_path / "haiku"
+    folder.mkdir()
+    (folder / "SKILL.md").write_text(SKILL)
+    (folder / "evals.md").write_text("about evaluations")
+    (folder / ".uplift").mkdir()
+    (folder / ".uplift" / "record").write_text("earlier run")
+    before = skill.bundle(skill.load(folder))
+    new_suite.start(folder)
+    after = skill.bundle(skill.load(folder))
+    assert after.digest == before.digest
+    unpack(after.data, tmp_path / "there")
+    assert [Path(name).name for name in files_below(tmp_path / "there")] == ["SKILL.md", "evals.md"]
+
+
+def test_a_skill_inside_a_repository_is_told_where_workflows_belong(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "skills" / "haiku").mkdir(parents=True)
+    done = uplift("init", cwd=tmp_path / "skills" / "haiku")
+    assert done.code == 0
+    assert "GitHub reads workflows at the top of a repository only" in done.out
+
+
+@pytest.mark.slow
+def test_a_new_user_goes_from_an_empty_folder_to_a_report_by_what_is_on_the_screen(tmp_path: Path) -> None:
+    folder = tmp_path / "my-skill"
+    folder.mkdir()
+    # Given `uplift init` in an empty folder
+    done = uplift("init", cwd=folder)
+    assert done.code == 0, done.err
+    # When the command that it prints is run as it stands
+    (command,) = [line.strip() for line in done.out.splitlines() if line.startswith("  uplift ")]
+    ran = uplift(*shlex.split(command)[1:], cwd=folder)
+    # Then there is a result, an artifact and a report, and the screen says where
+    assert ran.code == 0, ran.err
+    assert ran.line["verdict"] == "pass"
+    (report,) = [
+        line.removeprefix("report: ") for line in ran.err.splitlines() if line.startswith("report: ")
+    ]
+    assert Path(report).read_text().startswith("<!")
+    assert len(list((folder / ".uplift/evaluations").glob("*.json"))) == 1
+    # And the same command works again, and with a simulated model
+    assert uplift(*shlex.split(command)[1:], cwd=folder).code == 0
+    simulated = [word for word in shlex.split(command)[1:] if word != "--mock"]
+    again = uplift(*simulated, "--model", "sim:baseline=0,candidate=1", cwd=folder)
+    assert (again.line["execution_pass_rate"], again.line["baseline_pass_rate"]) == (1.0, 0.0)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DIGEST = "ab" * 32
+
+
+def installed_from(folder: Path, came_from: dict[str, Any] | None) -> dict[str, str]:
+    """Surroundings in which Uplift says that it was installed from there, as an installer notes it."""
+    about = folder / "site" / "skill_uplift-0.1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: skill-uplift\nVersion: 0.1.0\n")
+    if came_from is not None:
+        (about / "direct_url.json").write_text(json.dumps(came_from))
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", folder, *who, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def a_clone(folder: Path, remote: str, *, pushed: bool = True) -> str:
+    """A checkout whose remote has its commit, or has not; returns the commit."""
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "file").write_text("text")
+    git(folder, "add", "file")
+    git(folder, "commit", "-qm", "one")
+    git(folder, "remote", "add", "origin", remote)
+    if pushed:
+        git(folder, "update-ref", "refs/remotes/origin/main", "HEAD")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def the_source(folder: Path, came_from: dict[str, Any] | None) -> tuple[str, str]:
+    """What the workflow installs, and what `init` prints."""
+    skill = folder / "my-skill"
+    skill.mkdir()
+    done = uplift("init", cwd=skill, env=installed_from(folder, came_from))
+    assert done.code == 0, done.err
+    workflow = yaml.safe_load((skill / new_suite.WORKFLOW).read_text())
+    return workflow["jobs"]["evaluate"]["env"]["UPLIFT"], done.out
+
+
+@pytest.mark.parametrize(
+    ("came_from", "address"),
+    [
+        (
+            {"url": "https://example.org/u.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
+            f"git+https://example.org/u.git@{COMMIT}",
+        ),
+        (
+            {"url": "https://example.org/u.whl", "archive_info": {"hashes": {"sha256": DIGEST}}},
+            f"https://example.org/u.whl#sha256={DIGEST}",
+        ),
+    ],
+)
+def test_the_workflow_installs_this_copy_from_where_it_came(
+    tmp_path: Path, came_from: dict[str, Any], address: str
+) -> None:
+    source, out = the_source(tmp_path, came_from)
+    assert source == f"skill-uplift[anthropic] @ {address}"
+    assert "fill in" not in out
+
+
+@pytest.mark.parametrize(
+    "remote", ["https://me:s3cret@example.org/u.git", "git@example.org:u.git", "https://example.org/u.git"]
+)
+def test_a_checkout_is_installed_from_its_remote_without_anybodys_password(
+    tmp_path: Path, remote: str
+) -> None:
+    commit = a_clone(tmp_path / "clone", remote)
+    source, _ = the_source(tmp_path, {"url": f"file://{tmp_path / 'clone'}", "dir_info": {"editable": True}})
+    assert source == f"skill-uplift[anthropic] @ git+https://example.org/u.git@{commit}"
+
+
+@pytest.mark.parametrize("how", ["index", "file", "no repository", "changed", "not pushed", "hostile"])
+def test_a_copy_that_nobody_else_can_get_leaves_one_line_to_fill_in_and_says_so(
+    tmp_path: Path, how: str
+) -> None:
+    remote = "https://example.org/$(id)" if how == "hostile" else "https://example.org/u.git"
+    if how != "no repository":
+        a_clone(tmp_path / "clone", remote, pushed=how != "not pushed")
+    if how == "changed":
+        (tmp_path / "clone" / "file").write_text("other text")
+    came_from: dict[str, Any] | None = {"url": f"file://{tmp_path / 'clone'}", "dir_info": {}}
+    if how == "file":
+        came_from = {"url": f"file://{tmp_path / 'u.whl'}", "archive_info": {}}
+    source, out = the_source(tmp_path, None if how == "index" else came_from)
+    assert source == ""
+    assert "fill in UPLIFT in .github/workflows/uplift.yml" in out
+    assert (tmp_path / "my-skill" / new_suite.WORKFLOW).read_text().count("FILL IN") == 1
+    installing = step(tmp_path / "my-skill", "Install", {"UPLIFT": ""})
+    assert installing.returncode == 1
+    assert "::error::" in installing.stdout
+
+
+def step(folder: Path, name: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run one step of the workflow as GitHub does, at the top of a repository, with `uplift` on PATH."""
+    job = yaml.safe_load((folder / new_suite.WORKFLOW).read_text())["jobs"]["evaluate"]
+    (script,) = [one["run"] for one in job["steps"] if one.get("name") == name]
+    tools = folder.parent / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "uplift").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m producer.cli "$@"\n')
+    (tools / "uplift").chmod(0o755)
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env={
+            **os.environ,
+            **job["env"],
+            "RUNNER_TEMP": str(folder.parent),
+            **env,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [".", "skills/haiku writer"])
+def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
+    tmp_path: Path, place: str
+) -> None:
+    # Given a repository with a skill, and a change of that skill on top
+    top = tmp_path / "repository"
+    skill = top / place
+    skill.mkdir(parents=True)
+    git(top, "init", "-q", "-b", "main")
+    (skill / "SKILL.md").write_text(SKILL)
+    new_suite.start(skill)
+    if place != ".":  # where `init` says that it belongs
+        (skill / ".github").rename(top / ".github")
+    a_suite(skill / "evals", 2)
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "before")
+    (skill / "SKILL.md").write_text(SKILL + "Be brief.\n")
+    git(top, "commit", "-qam", "change the skill")
+    # Then it is compared with what it was before, and a worse one fails
+    worse = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=0"})
+    assert (worse.returncode, json.loads(worse.stdout.splitlines()[-1])["delta"]) == (1, -1.0), worse.stderr
+    git(top, "worktree", "remove", "--force", str(tmp_path / "before"))
+    as_good = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=1"})
+    assert as_good.returncode == 0, as_good.stderr
+    git(top, "worktree", "remove", "--force", str(tmp_path / "before"))
+    # And without a key nothing is measured, which is no pass
+    nothing = step(top, "Evaluate", {"ANTHROPIC_API_KEY": ""})
+    assert (nothing.returncode, "export ANTHROPIC_API_KEY=" in nothing.stderr) == (3, True), nothing.stderr
+    # And a change of the suite alone is no change of the skill
+    (skill / "evals" / "note.md").write_text("a note")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "note")
+    assert step(top, "Evaluate", {}).stdout == "the skill did not change\n"
+
+
+@pytest.mark.parametrize(
+    ("description", "shown"),
+    [
+        ("word " * 60, "word " * 40 + "…"),
+        ("é" * 300, "é" * 200 + " …"),
+        ("short", "short"),
+    ],
+)
+def test_a_long_description_ends_with_a_whole_word(tmp_path: Path, description: str, shown: str) -> None:
+    (tmp_path / "SKILL.md").write_text(f"---\nname: a\ndescription: {description}\n---\nDo.\n")
+    new_suite.start(tmp_path)
+    prompt = suite.load(tmp_path / "evals/suite.yaml").tasks[0].prompt
+    assert prompt.splitlines()[1] == f"The skill is for: {shown}"

@@ -1,0 +1,284 @@
+"""The result in the terminal says what was found in words that need no manual, and shows nothing hostile."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from builders import a_record, an_artifact, both_arms
+from rich.console import Console
+
+from aggregate.artifact import build, sentences, two_runs
+from aggregate.artifact.model import AttemptCounts, Needed, RunCost
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import CandidateInfo, RunInfo, TaskInfo
+from aggregate.report import terminal
+from aggregate.text import formats
+
+
+def printed(records: list[AttemptRecord], width: int = 80, **info: Any) -> str:
+    made = build.build(RunInfo.from_records(records).model_copy(update=info), records)
+    return shown(terminal.result_table(made), width)
+
+
+def shown(renderable: Any, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO from above
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def seven_tasks() -> list[AttemptRecord]:
+    return both_arms({f"t{n}": "p" for n in range(7)}, {f"t{n}": "p" if n < 4 else "f" for n in range(7)})
+
+
+def test_rates_difference_and_both_intervals_are_shown():
+    text = printed(seven_tasks())
+    assert "Tasks passed" in text
+    assert "100.0 %" in text
+    assert "57.1 %" in text
+    assert "+42.9 points" in text
+    assert "95 % interval, tasks like these" in text
+    assert "95 % interval, exactly this suite" in text
+    assert "PASS" in text
+
+
+def test_a_small_suite_says_what_it_cannot_see_and_what_would():
+    tasks = [f"t{number}" for number in range(7)]
+    two_gained = {task: "f" if number < 2 else "p" for number, task in enumerate(tasks)}
+    text = in_one_line(printed(both_arms(dict.fromkeys(tasks, "p"), two_gained)))
+    assert "Inconclusive: on tasks like these the true difference may be anything between" in text
+    assert "7 tasks cannot be counted on to show less than ±" in text
+    assert "tasks to see 10 points." in text
+
+
+@pytest.mark.parametrize(
+    ("attempts", "tasks", "expected"),
+    [
+        (
+            5,
+            40,
+            "7 tasks cannot be counted on to show less than ±46 points; run 5 attempts on them to see 10 points.",
+        ),
+        (
+            99,
+            40,
+            "7 tasks cannot be counted on to show less than ±46 points; run 5 attempts on 40 tasks to see 10 points.",
+        ),
+        (
+            None,
+            40,
+            "7 tasks cannot be counted on to show less than ±46 points; run 5 attempts on 40 tasks to see 10 points.",
+        ),
+        (
+            None,
+            None,
+            "7 tasks cannot be counted on to show less than ±46 points; "
+            "no affordable number of tasks would see 10 points.",
+        ),
+    ],
+)
+def test_the_advice_prefers_more_attempts_on_the_same_tasks_while_they_are_few(attempts, tasks, expected):
+    needed = Needed(effect=0.1, n_pairs=7, attempts=attempts, tasks=tasks, tasks_at_attempts=5)
+    assert sentences.power(an_artifact(needed=needed, min_detectable_effect=0.46)) == expected
+
+
+def test_a_suite_that_is_large_enough_says_so():
+    needed = Needed(effect=0.1, n_pairs=400, attempts=2, tasks=90, tasks_at_attempts=5)
+    said = sentences.power(an_artifact(needed=needed, min_detectable_effect=0.07, models=["m", "n"]))
+    assert said == "400 tasks can show differences from ±7 points on."
+
+
+def test_nothing_is_wider_than_the_terminal():
+    records = both_arms(
+        {"long-name-" * 12: "pf", "b": "ff"}, {"long-name-" * 12: "fe", "b": "pp"}, error="boom " * 100
+    )
+    for width in (80, 120):
+        assert max(len(line) for line in printed(records, width).splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("gate", "tasks", "words"),
+    [
+        ("decision", 3, "The gate is closed: it follows the decision, which is inconclusive (exit code 1)."),
+        ("decision", 20, "The gate is open: it follows the decision, which is improved."),
+        ("verdict", 3, ""),
+    ],
+)
+def test_a_gate_that_follows_the_decision_says_so_beside_the_verdict(gate, tasks, words):
+    """The baseline passes every third task: of three tasks that shows nothing yet, of twenty it does."""
+    candidate = {f"t{number}": "pp" for number in range(tasks)}
+    baseline = {name: "ff" if number % 3 else "pp" for number, name in enumerate(candidate)}
+    said = in_one_line(printed(both_arms(candidate, baseline), gate=gate))
+    assert "PASS delta +0.6" in said
+    assert words in said
+    assert ("The gate" in said) == bool(words)
+
+
+def test_more_attempts_in_one_arm_are_warned_of():
+    """Both pass two attempts of five; whoever has five of them passes every task."""
+    tasks = [f"t{number}" for number in range(5)]
+    once = {name: "p" if number < 2 else "f" for number, name in enumerate(tasks)}
+    said = in_one_line(printed(both_arms(dict.fromkeys(tasks, "ppfff"), once)))
+    assert "Warning: 25 judged attempts of candidate against 5 of the baseline on the same tasks" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "value", "expected"),
+    [
+        (formats.p_value, 1.08e-5, "<0.01"),
+        (formats.p_value, 0.0499, "0.05"),
+        (formats.seconds, 1_230_000, "1,230 s"),
+        (formats.seconds, 1234, "1.23 s"),
+    ],
+)
+def test_numbers_are_never_rounded_to_something_else(how, value, expected):
+    assert how(value) == expected
+
+
+def test_nearly_all_is_not_all():
+    found = an_artifact(execution_pass_rate=3999 / 4000, baseline_pass_rate=1.0, delta=-0.00025)
+    assert sentences.found(found).startswith("The candidate passes 99.975 % of its tasks, the baseline 100 %")
+
+
+def test_numbers_and_their_nouns_agree():
+    assert "1 task compared, 1 attempt each" in in_one_line(printed(both_arms({"t": "p"}, {"t": "f"})))
+
+
+def test_money_is_told_of_this_run_and_promises_nothing():
+    """Passing more for no more is what happened here; only the decision says whether it would again."""
+    made = an_artifact(cost=RunCost(spent_usd=0.5, wasted_usd=0.0, dominates=True))
+    assert sentences.spending(made) == "Spent $0.5; here the candidate passed more and cost no more."
+
+
+def test_what_is_only_assumed_to_be_spent_is_told_apart():
+    money = {"spent_usd": 0.5, "assumed_usd": 0.25, "wasted_usd": 0.125, "wasted_attempts": 1}
+    text = in_one_line(printed(both_arms({"t": "p"}, {"t": "f"}), **money))
+    assert (
+        "Spent $0.5, of it $0.125 on 1 repeated attempt, and $0.25 assumed for calls of unknown cost" in text
+    )
+
+
+def test_a_simulated_or_mocked_model_is_never_taken_for_a_real_one():
+    for model in ("sim", "sim:candidate=0.9", "mock"):
+        text = in_one_line(printed(both_arms({"a": "p"}, {"a": "p"}, model=model)))
+        assert "simulated" in text
+        assert "say nothing about a real model" in text
+    assert "simulated" not in printed(both_arms({"a": "p"}, {"a": "p"}, model="simple-model"))
+
+
+def test_flaky_tasks_and_tasks_that_changed_are_named():
+    text = in_one_line(printed(both_arms({"wobbly": "pf", "same": "pp"}, {"wobbly": "ff", "same": "pp"})))
+    assert "Flaky in candidate: wobbly (range 100 points)" in text
+    assert "tasks that changed" in text
+    assert text.count("wobbly") == 2  # once as changed, once as flaky, not again as a warning
+
+
+def test_errors_dropped_pairs_and_cost_are_said():
+    records = both_arms(
+        {"a": "p", "b": "e"}, {"a": "p", "b": "p"}, error="429 overloaded", completion={"cost_usd": 0.5}
+    )
+    text = in_one_line(printed(records))
+    assert "1 of 2" in text
+    assert "Error in candidate, 1×: 429 overloaded" in text
+    assert "Dropped pairs (not judged in both arms): 1: b" in text
+    assert "Spent $2.00." in text
+    assert "ERROR" in text
+
+
+def test_a_missing_number_is_a_dash_and_never_a_zero():
+    text = printed(both_arms({"a": "p"}, {}))
+    assert "–" in text
+    assert "nan" not in text.lower()
+    assert "none" not in text.lower()
+
+
+def test_a_skipped_candidate_says_why():
+    info = RunInfo(run_id="r", skill_id="s", candidates=(CandidateInfo(score=2.0),))
+    text = shown(terminal.result_table(build.build(info, [])))
+    assert "Nothing was run: score 2 is below the threshold of 6." in text
+
+
+def test_several_candidates_are_compared_in_one_table_first():
+    records = both_arms({}, {"a": "p", "b": "f"})
+    records += [a_record(task, f"candidate:{name}") for task in "ab" for name in ("x", "y")]
+    text = printed(records)
+    assert text.index("p (Holm)") < text.index("Tasks passed")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_hostile_names_and_messages_are_plain_text_and_no_markup():
+    nasty = "[bold red]x[/] \x1b[31mred\x1b]0;title\x07 \u202egnp.exe :smile:"
+    records = both_arms(
+        {nasty: "pf", "b": "e"}, {nasty: "ff", "b": "p"}, model=nasty, tier=nasty, error=nasty
+    )
+    records += both_arms({"c": "p"}, {"c": "p"}, tier="T2")
+    text = printed(records, 200, skill_id=nasty, tasks=(TaskInfo(id=nasty),))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\x07" not in text
+    assert "[bold red]x[/] red gnp.exe :smile:" in text
+
+
+def test_what_a_suite_has_just_shown_is_not_called_impossible():
+    """Four of ten tasks gained: clear, though ten tasks would show 40 points less than four times in five."""
+    tasks = [f"t{number}" for number in range(10)]
+    halves = {task: "p" if number < 6 else "f" for number, task in enumerate(tasks)}
+    text = " ".join(printed(both_arms(dict.fromkeys(tasks, "p"), halves)).split())
+    assert "Improved" in text
+    assert "10 tasks cannot be counted on to show less than" in text
+
+
+def test_a_task_with_two_models_is_one_task():
+    records = [r for model in ("m1", "m2") for r in both_arms({"a": "p"}, {"a": "f"}, model=model)]
+    assert "1 task compared" in " ".join(printed(records).split())
+
+
+def test_two_runs_are_shown_side_by_side():
+    result = two_runs.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
+    lines = [line.split() for line in shown(terminal.compare_table(result)).splitlines()]
+    assert ["Tasks", "passed", "100.0", "%", "100.0", "%", "+0", "points"] in lines
+    assert ["Attempts", "passed", "100.0", "%", "25.0", "%", "+75", "points"] in lines
+    assert ["Mean", "score", "1.00", "0.25", "+0.75"] in lines
+
+
+def test_groups_are_shown_when_there_are_several():
+    easy = both_arms({"a": "p"}, {"a": "p"}, tier="T1")
+    hard = both_arms({"b": "p"}, {"b": "f"}, tier="T2")
+    text = printed(easy + hard)
+    assert "tier" in text
+    assert "T2" in text
+    assert "tier" not in printed(easy)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "decision", "status", "reason", "owner"),
+    [
+        ("pass", "improved", "finished", "", "reviewer"),
+        ("pass", "inconclusive", "finished", "", "suite author"),
+        ("fail", "worse", "finished", "", "skill author"),
+        ("skipped", None, "finished", "", "skill author"),
+        ("error", "inconclusive", "finished", "baseline pass rate 0.1 < 0.2", "suite author"),
+        ("error", "inconclusive", "cancelled", "the run was cancelled", "operator"),
+        ("error", "inconclusive", "finished", "9 of 9 candidate attempts ended in error", "operator"),
+    ],
+)
+def test_advice_says_who_may_take_it(verdict, decision, status, reason, owner):
+    ran = None if verdict == "skipped" else AttemptCounts(planned=2, run=2, skipped=0)
+    fields = {"verdict": verdict, "decision": decision, "status": status, "reason": reason, "attempts": ran}
+    step, who = sentences.advice(an_artifact(**fields))
+    assert step
+    assert who == owner
+
+
+def test_a_weak_baseline_names_the_flag_that_lets_it_count():
+    records = both_arms({"a": "p"}, {"a": "f"})
+    assert "baseline pass rate 0.0 < 0.2; if it is meant to be weak: --weak-baseline warn" in " ".join(
+        printed(records).split()
+    )
+    made = an_artifact(verdict="pass", reason="delta +1.0000")
+    assert sentences.reason(made) == "delta +1.0000"

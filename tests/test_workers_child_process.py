@@ -1,0 +1,80 @@
+"""Children of a worker end with it: killed or stopped, it leaves no process behind."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from submitting import RUN, a_stored_run
+
+from judges.inside import supervisor
+from workers.process.bootsteps import Finisher
+from workers.rounds.child_process import run_module
+from workers.store.run_store import Store
+from workers.store.settings import ProcessSettings
+
+PARENT = """
+import sys
+from workers.rounds.child_process import run_module
+from workers.store.settings import ProcessSettings
+run_module(ProcessSettings(sys.argv[1]), *sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("words", [("workers.rounds.aggregate_run", RUN, "1"), ("workers.rounds.look", RUN)])
+def test_a_child_whose_parent_is_killed_ends_at_once(valkey, client, eventually, words):
+    a_stored_run(Store(client), 3)
+    client.client_pause(60_000)  # the child waits for the server's answer
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, valkey, *words])
+    eventually(lambda: supervisor.descendants(parent.pid))
+    [child] = supervisor.descendants(parent.pid)
+    eventually(lambda: b"workers" in command_line(child))
+    parent.kill()
+    parent.wait()
+    eventually(lambda: command_line(child) == b"")
+
+
+def command_line(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def test_what_a_child_says_and_how_it_ended_are_told(valkey, client):
+    a_stored_run(Store(client), 1, pass_k=2)
+    ended = run_module(ProcessSettings(valkey), "workers.rounds.look", RUN)
+    assert (ended.returncode, ended.stdout[:8]) == (0, '{"stop":')
+    assert run_module(ProcessSettings(valkey), "workers.rounds.look", "no-such-run").returncode == 1
+
+
+class Slow:
+    """Stands for the consumer, at work on a run for a while."""
+
+    should_stop = False
+
+    def __init__(self):
+        self.begun = threading.Event()
+        self.ended = False
+
+    def insist(self):
+        Finisher.busy.set()
+        self.begun.set()
+        time.sleep(0.3)
+        self.ended = True
+        Finisher.busy.clear()
+
+
+@pytest.mark.parametrize(("way", "waits"), [("stop", True), ("terminate", False)])
+def test_a_worker_that_is_stopped_ends_the_run_that_it_is_finishing(way, waits):
+    step, consumer = Finisher(None), Slow()
+    worker = SimpleNamespace(app=SimpleNamespace(settings=ProcessSettings("unix:///nowhere")))
+    step._consumer = consumer
+    step._thread.start()
+    consumer.begun.wait()
+    getattr(step, way)(worker)
+    assert (consumer.should_stop, consumer.ended) == (True, waits)
+    step._thread.join()

@@ -1,0 +1,277 @@
+"""What cannot be stored is made storable; a batch that comes back again and again ends as errors, never in a loop."""
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from submitting import RUN, a_stored_run
+
+from aggregate.records.record import AttemptRecord
+from judges.judgment import BenchmarkTimes, Completion, Criterion, Judgment
+from judges.safe_text import storable
+from workers.attempts.attempt import kept
+from workers.attempts.tally import Bill
+from workers.models.model import ModelFailed
+from workers.process import celery_app
+from workers.process.bootsteps import _FinishConsumer
+from workers.process.celery_app import App
+from workers.process.engine import Batch, Drained, Engine
+from workers.store.keys import Keys
+from workers.store.messages import CommandSpec, ModelSettings
+from workers.store.run_store import Store, pack, unpack
+from workers.store.settings import ProcessSettings
+
+ANY_TEXT = st.text(st.characters(codec=None, categories=["L", "Cs", "Cc", "So"]), max_size=20)
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_any_text_in_a_judgment_can_be_stored_and_read_again(text, other):
+    member = Judgment(judge="llm-rubric", details=other, criteria=(Criterion(name=text, achieved=1.0),))
+    judgment = Judgment(
+        judge="panel",
+        details=text,
+        error=other,
+        matched=(text, other),
+        panel=(member,),
+        benchmarks=(BenchmarkTimes(name=text),),
+    )
+    made = storable(judgment)
+    record = AttemptRecord(task="t", arm="candidate", attempt=1, outcome="failed", judgments=(made,))
+    assert unpack(pack(record)) == record
+    if not any("\ud800" <= letter <= "\udfff" for letter in text + other):
+        assert made is judgment
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("input_tokens", 10**5000),
+        ("output_tokens", -1),
+        ("cache_read_tokens", 10**13),
+        ("turns", 10**400),
+        ("cost_usd", 1e300),
+        ("cost_usd", -0.5),
+    ],
+    ids=["too long to be written", "negative", "too many", "no float", "too dear", "a gift"],
+)
+def test_a_number_that_nobody_can_have_measured_is_unknown(field, value):
+    made = kept(Completion(text="hi", **{field: value}))
+    assert getattr(made, field) is None
+    assert made.text == "hi"
+
+
+def test_every_text_of_a_completion_can_be_stored():
+    made = kept(
+        Completion(text="a\ud83d\0", warnings=("tool \udfff denied",), agent_version="1\ud800", cost_usd=0.5)
+    )
+    record = AttemptRecord(task="t", arm="candidate", attempt=1, outcome="passed", completion=made)
+    assert unpack(pack(record)).completion == Completion(
+        text="a?\0", warnings=("tool ? denied",), agent_version="1?", cost_usd=0.5
+    )
+
+
+@pytest.fixture
+def store(client):
+    made = Store(client)
+    a_stored_run(made, 2, models=("sim:latency=0,cost=0.5",))
+    return made
+
+
+@pytest.fixture
+def engine(valkey):
+    made = Engine(ProcessSettings(valkey))
+    yield made
+    made.close()
+
+
+def test_a_record_that_is_too_long_is_an_error_that_keeps_its_cost(store, engine, monkeypatch):
+    monkeypatch.setattr("workers.attempts.attempt.MOST_RECORD_BYTES", 10)
+    assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+    record = store.record(RUN, 0)
+    assert (record.outcome, record.score, record.judgments) == ("error", None, ())
+    assert "cannot be stored" in record.error
+    assert (record.completion.text, record.completion.cost_usd) == ("", 0.5)
+    assert store.state(RUN).spent == 0.5
+
+
+def test_a_record_that_cannot_be_written_down_is_an_error_that_keeps_its_cost(store, engine, monkeypatch):
+    async def unstorable(*_):
+        return Judgment(judge="contains", passed=False, score=0.0, details="\ud83d"), 0.0
+
+    monkeypatch.setattr("workers.attempts.attempt.Attempt.judge", unstorable)
+    assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+    record = store.record(RUN, 0)
+    assert record.outcome == "error"
+    assert "UnicodeEncodeError" in record.error
+    assert store.state(RUN).spent == 0.5
+
+
+WRITER = """
+echo start >> "$1"
+echo "a file" > left.txt
+echo '{"text": "a poem", "cost": 0.5}'
+"""
+
+
+@pytest.fixture
+def writer(client, tmp_path):
+    """A run of two attempts by a program that leaves a file and costs 0.5; gives the store and its book."""
+    book = tmp_path / "book"
+    paths = {"output": "json", "text_path": "text", "cost_path": "cost"}
+    program = CommandSpec(argv=("/bin/sh", "-c", WRITER, "sh", str(book)), **paths)
+    settings = ModelSettings(commands={"writer": program})
+    made = Store(client)
+    a_stored_run(made, 1, models=("command:writer",), settings=settings, sandbox="off")
+    return made, book
+
+
+def judging(monkeypatch, *judgments):
+    """Let judges say these, one an attempt, each for 0.125; gives the files that each of them saw."""
+    said, seen = list(judgments), []
+
+    async def judge(attempt, answer, left):
+        seen.append((answer.completion.text, sorted(path.name for path in left.iterdir())))
+        answer.bill.include_judging(Bill(usd=0.125))
+        return said.pop(0), 0.0
+
+    monkeypatch.setattr("workers.attempts.attempt.Attempt.judge", judge)
+    return seen
+
+
+UNREADABLE = Judgment(judge="llm-rubric", error="unreadable grade: no JSON", cost_usd=0.125)
+GOOD = Judgment(judge="llm-rubric", passed=True, score=1.0, cost_usd=0.125)
+
+
+def test_an_answer_that_no_judge_could_grade_is_kept_with_its_files(writer, engine, monkeypatch):
+    store, book = writer
+    seen = judging(monkeypatch, UNREADABLE, UNREADABLE, GOOD)
+    for number in (1, 2, 3):
+        assert engine.run_batch(Batch(RUN, number, (0,))) == 1
+    assert book.read_text() == "start\n"
+    assert seen == [("a poem", ["left.txt"])] * 3
+    record, state = store.record(RUN, 0), store.state(RUN)
+    assert (record.outcome, record.completion.cost_usd, record.completion.cost_source) == (
+        "passed",
+        0.5,
+        "provider",
+    )
+    assert record.workspace is not None
+    assert record.model_ms > 0
+    assert (state.spent, state.wasted) == (0.5 + 3 * 0.125, 2 * 0.125)
+
+
+def test_a_model_that_gave_no_answer_is_asked_again(writer, engine, monkeypatch):
+    store, book = writer
+    judging(monkeypatch, GOOD)
+    monkeypatch.setattr("workers.models.command.Command.complete", raises(ModelFailed("no answer")))
+    assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+    monkeypatch.undo()
+    judging(monkeypatch, GOOD)
+    assert engine.run_batch(Batch(RUN, 2, (0,))) == 1
+    assert (store.record(RUN, 0).outcome, book.read_text()) == ("passed", "start\n")
+
+
+def raises(problem):
+    async def complete(*_):
+        raise problem
+
+    return complete
+
+
+def breaking(engine, monkeypatch, *problems):
+    """Let the engine's next batches raise these, the last one for ever."""
+    left = list(problems)
+
+    def run_batch(_):
+        raise left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(engine, "run_batch", run_batch)
+
+
+def times_raised(batch, engine, most=10):
+    """How often the batch is handed back until it returns, and what it returns."""
+    for times in range(most):
+        try:
+            return times, celery_app._ran(batch, engine)
+        except Exception:
+            continue
+    return most, None
+
+
+def test_a_batch_that_breaks_three_times_for_one_reason_becomes_errors(store, engine, monkeypatch, client):
+    breaking(engine, monkeypatch, OSError("at 1"), OSError("at 2"), OSError("at 3 \ud83d"))
+    assert times_raised(Batch(RUN, 1, (0, 1)), engine) == (2, 2)
+    records = list(store.records(RUN))
+    assert [record.outcome for record in records] == ["error", "error"]
+    assert all("given up after 3 tries: OSError: at 3" in record.error for record in records)
+    assert client.hlen(Keys(RUN).owners) == 0
+    assert engine.held() == {RUN: {}}
+    assert client.ttl(Keys(RUN).handed_back) > 0
+
+
+def test_other_reasons_other_batches_and_other_runs_are_counted_apart(store, engine, monkeypatch):
+    breaking(engine, monkeypatch, OSError(), ValueError(), OSError(), ValueError(), KeyError())
+    a_stored_run(store, 2, run_id="run-2")
+    assert times_raised(Batch("run-2", 1, (0,)), engine, most=2) == (2, None)
+    assert times_raised(Batch(RUN, 1, (0,)), engine, most=2) == (2, None)
+    assert times_raised(Batch(RUN, 1, (1,)), engine, most=2) == (2, None)
+    assert times_raised(Batch(RUN, 2, (0,)), engine, most=2) == (2, None)
+    assert list(store.records(RUN)) == list(store.records("run-2")) == []
+
+
+@pytest.mark.parametrize("gone", [Drained(), redis.ConnectionError(), redis.TimeoutError()])
+def test_a_worker_that_stops_and_a_server_that_is_away_are_no_reason_to_give_up(
+    store, engine, monkeypatch, gone
+):
+    breaking(engine, monkeypatch, gone)
+    assert times_raised(Batch(RUN, 1, (0,)), engine) == (10, None)
+    assert list(store.records(RUN)) == []
+
+
+def test_a_batch_that_cannot_even_be_recorded_is_left_out(store, engine, client):
+    client.hset(Keys(RUN).tasks, "0", b"garbage")
+    assert times_raised(Batch(RUN, 1, (0,)), engine) == (2, 0)
+    assert engine.held() == {RUN: {}}
+    assert engine.run_batch(Batch(RUN, 1, (2,))) == 1
+
+
+def test_a_cancelled_run_ends_though_its_batches_were_handed_back(store, engine, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(engine, patch, OSError())
+        assert times_raised(Batch(RUN, 1, (0,)), engine, most=2) == (2, None)
+    store.halt(RUN, "cancelled")
+    assert times_raised(Batch(RUN, 1, (0,)), engine) == (0, 0)
+
+
+def test_whoever_resumes_a_run_gets_three_tries_again(store, engine, monkeypatch):
+    breaking(engine, monkeypatch, OSError())
+    assert times_raised(Batch(RUN, 1, (0,)), engine, most=2) == (2, None)
+    store.next_generation(RUN)
+    assert times_raised(Batch(RUN, 1, (0,)), engine, most=2) == (2, None)
+
+
+def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(store, engine, monkeypatch):
+    ends = []
+
+    class Message:
+        channel = None
+        payload = ([RUN, 0, 1], {}, {})
+
+        def ack(self):
+            ends.append("done")
+
+        def requeue(self):
+            ends.append("again")
+
+    def broken(*_):
+        raise KeyError("lost")
+
+    app = App(engine.settings)
+    app.made_engine = engine
+    monkeypatch.setattr(app.tasks["uplift.finish_run"], "run", broken)
+    consumer = _FinishConsumer(app)
+    for _ in range(3):
+        consumer._on_message(Message())
+    assert ends == ["again", "again", "done"]
+    assert store.state(RUN).trouble == "finishing failed: KeyError: 'lost'"
+    app.close()

@@ -1,0 +1,283 @@
+"""Limits that hold over all workers together, and a breaker for models that cannot answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from workers.attempts.shared_limits import Breaker, ModelLimits, estimated_tokens, limits_for
+from workers.store.messages import Limits, ModelSettings
+
+MODEL = "openai:some-model"
+Worker = Callable[..., ModelLimits]
+
+
+@pytest.fixture
+async def server(valkey: str) -> AsyncIterator[redis.asyncio.Redis]:
+    client = redis.asyncio.Redis.from_url(valkey)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def worker(valkey: str) -> AsyncIterator[Worker]:
+    """Make workers, each with a connection of its own as if it were a process of its own."""
+    made: list[tuple[ModelLimits, redis.asyncio.Redis]] = []
+
+    def make(**options: Any) -> ModelLimits:
+        client = redis.asyncio.Redis.from_url(valkey)
+        made.append((ModelLimits(client, **options), client))
+        return made[-1][0]
+
+    yield make
+    for limits, client in made:
+        await limits.close()
+        await client.aclose()
+
+
+class Clock:
+    """Time that passes only while somebody sleeps; waiters of several workers may share it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+def most_within_a_minute(starts: list[tuple[float, float]]) -> float:
+    """The largest sum over any sixty seconds of what began in them."""
+    return max(sum(size for at, size in starts if begin <= at < begin + 60) for begin, _ in starts)
+
+
+async def in_flight(server: redis.asyncio.Redis) -> int:
+    return int(await server.zcard(f"uplift:limits:{MODEL}:slots"))
+
+
+async def test_two_workers_together_start_at_most_rpm_calls_in_any_minute_and_evenly(worker: Worker) -> None:
+    clock = Clock()
+    workers = [worker(sleep=clock.sleep, clock=clock), worker(sleep=clock.sleep, clock=clock)]
+    starts = []
+    for number in range(300):
+        await workers[number % 2].acquire(MODEL, Limits(rpm=120))
+        starts.append((clock.seconds, 1.0))
+    assert most_within_a_minute(starts) <= 120
+    # No burst at the beginning either, and hardly slower than allowed.
+    assert starts[8][0] - starts[0][0] >= 4
+    assert starts[-1][0] - starts[0][0] < 299 / 120 * 60 * 1.03
+
+
+async def test_a_call_that_starts_late_pushes_the_next_ones_back(worker: Worker) -> None:
+    """Leave that was promised ahead would let calls meet that were held up on their way."""
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    starts = []
+    for number in range(10):
+        clock.seconds += 5 if number == 1 else 0  # such as the import of an SDK
+        await limits.acquire(MODEL, Limits(rpm=60))
+        starts.append(clock.seconds)
+    assert all(later - earlier >= 1 for earlier, later in pairwise(starts))
+
+
+@pytest.mark.parametrize("estimate", [1_500, 7_500, 9_000])
+@pytest.mark.parametrize("seconds", [0.5, 20.0])
+async def test_a_minute_holds_hardly_more_tokens_than_it_may_however_wrong_the_estimate_is(
+    worker: Worker, estimate: int, seconds: float
+) -> None:
+    """Calls use 7,500 tokens each and take a while; what they used is known when they end."""
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    under_way: list[tuple[float, Any]] = []
+    starts = []
+    for _ in range(80):
+        for ends, permit in [one for one in under_way if one[0] <= clock.seconds]:
+            await limits.used(permit, 7_500)
+            under_way.remove((ends, permit))
+        permit = await limits.acquire(MODEL, Limits(tpm=60_000), estimate)
+        starts.append((clock.seconds, 7_500.0))
+        under_way.append((clock.seconds + seconds, permit))
+    later = [one for one in starts if one[0] >= starts[0][0] + 60]
+    assert most_within_a_minute(later) <= 60_000 * 1.05
+    if estimate >= 7_500 or seconds < 1:
+        assert most_within_a_minute(starts) <= 60_000 * 1.05
+    # What was set aside for nothing is given to others.
+    assert (starts[-1][0] - starts[0][0]) < 79 * 7_500 / 60_000 * 60 * 1.25
+
+
+async def test_a_call_that_was_not_made_gives_its_leave_back(worker: Worker) -> None:
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    both = Limits(rpm=1, tpm=1000)
+    permit = await limits.acquire(MODEL, both, 1000)
+    await limits.used(permit, None)
+    begun = clock.seconds
+    await limits.acquire(MODEL, both, 1000)
+    assert clock.seconds == begun
+    await limits.acquire(MODEL, both, 1000)
+    assert clock.seconds - begun >= 60
+
+
+async def test_a_call_larger_than_a_minutes_share_starts_alone_and_is_not_stuck(worker: Worker) -> None:
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    begun = clock.seconds
+    for _ in range(3):
+        await limits.acquire(MODEL, Limits(tpm=1000), 50_000)
+    assert 120 <= clock.seconds - begun < 130
+
+
+async def test_models_do_not_share_their_limits(worker: Worker) -> None:
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    begun = clock.seconds
+    await limits.acquire("openai:a", Limits(rpm=1))
+    await limits.acquire("openai:b", Limits(rpm=1))
+    assert clock.seconds == begun
+
+
+async def test_without_limits_nothing_is_asked_of_the_server() -> None:
+    nobody = redis.asyncio.Redis(port=1)
+    permit = await ModelLimits(nobody).acquire(MODEL, Limits())
+    assert permit.waited < 1
+    await nobody.aclose()
+
+
+async def test_workers_together_hold_at_most_the_slots_there_are(
+    server: redis.asyncio.Redis, worker: Worker
+) -> None:
+    workers = [worker() for _ in range(3)]
+    most, now = 0, 0
+
+    async def call(limits: ModelLimits) -> None:
+        nonlocal most, now
+        async with limits.permit(MODEL, Limits(max_in_flight=4)):
+            now += 1
+            most = max(most, now)
+            assert await in_flight(server) <= 4
+            await asyncio.sleep(0.1)  # a call takes a while, or slots would never be scarce
+            now -= 1
+
+    await asyncio.gather(*(call(workers[number % 3]) for number in range(60)))
+    assert most == 4
+    assert await in_flight(server) == 0
+
+
+async def test_a_dead_workers_slots_come_back_by_themselves(
+    server: redis.asyncio.Redis, worker: Worker
+) -> None:
+    dead = ModelLimits(server, lease_seconds=1.5)
+    await dead.acquire(MODEL, Limits(max_in_flight=1))
+    assert dead._keeper is not None
+    dead._keeper.cancel()
+    permit = await worker().acquire(MODEL, Limits(max_in_flight=1))
+    assert permit.waited > 0
+    assert await in_flight(server) == 1
+
+
+async def test_a_living_workers_slot_is_kept_beyond_its_lease(
+    server: redis.asyncio.Redis, worker: Worker
+) -> None:
+    await worker(lease_seconds=2.0).acquire(MODEL, Limits(max_in_flight=1))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(4.5):
+            await worker().acquire(MODEL, Limits(max_in_flight=1))
+
+
+async def test_a_waiter_holds_no_slot_before_its_call_may_start(
+    server: redis.asyncio.Redis, worker: Worker
+) -> None:
+    limits = worker()
+    strict = Limits(max_in_flight=5, rpm=1)
+    await limits.acquire(MODEL, strict)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await limits.acquire(MODEL, strict)
+    assert await in_flight(server) == 1
+
+
+async def test_closing_gives_every_slot_back(server: redis.asyncio.Redis, worker: Worker) -> None:
+    limits = worker()
+    await limits.acquire(MODEL, Limits(max_in_flight=2))
+    await limits.close()
+    assert await in_flight(server) == 0
+
+
+async def test_what_a_limit_leaves_behind_expires(server: redis.asyncio.Redis, worker: Worker) -> None:
+    await worker().acquire(MODEL, Limits(max_in_flight=2, rpm=60))
+    assert [await server.ttl(key) > 0 for key in await server.keys("uplift:limits:*")] == [True] * 3
+
+
+def test_a_models_own_limits_win_over_the_default_ones() -> None:
+    settings = ModelSettings(limits={MODEL: Limits(rpm=5)}, default_limits=Limits(rpm=9))
+    assert limits_for(MODEL, settings) == Limits(rpm=5)
+    assert limits_for("mock", settings) == Limits(rpm=9)
+
+
+def test_tokens_are_estimated_from_the_prompt_and_the_longest_answer() -> None:
+    assert estimated_tokens("x" * 400, ModelSettings(params={"max_tokens": 50})) == 150
+    assert estimated_tokens("x" * 400, ModelSettings()) == 1100
+
+
+async def test_a_model_that_never_answers_is_given_up_after_five_hopeless_failures(
+    server: redis.asyncio.Redis,
+) -> None:
+    one, other = Breaker(server, "b"), Breaker(server, "b")
+    said = [await (one, other)[number % 2].failed(MODEL, "HTTP 401: wrong key") for number in range(7)]
+    message = f"{MODEL} cannot answer: HTTP 401: wrong key"
+    assert said == [None] * 4 + [message] * 3
+
+
+async def test_a_model_that_does_answer_is_not_given_up_so_soon(server: redis.asyncio.Redis) -> None:
+    breaker = Breaker(server, "b")
+    await breaker.answered(MODEL)
+    said = [await breaker.failed(MODEL, "HTTP 403") for _ in range(50)]
+    assert said[:49] == [None] * 49
+    assert said[49] is not None
+
+
+async def test_an_answer_in_between_starts_the_count_afresh(server: redis.asyncio.Redis) -> None:
+    for _ in range(4):
+        await Breaker(server, "b").failed(MODEL, "HTTP 401")
+    await Breaker(server, "b").answered(MODEL)
+    assert [await Breaker(server, "b").failed(MODEL, "HTTP 401") for _ in range(10)] == [None] * 10
+
+
+async def test_models_and_runs_are_given_up_apart(server: redis.asyncio.Redis) -> None:
+    for _ in range(5):
+        await Breaker(server, "run-1").failed("openai:a", "HTTP 401")
+    assert await Breaker(server, "run-1").failed("openai:b", "HTTP 401") is None
+    assert await Breaker(server, "run-2").failed("openai:a", "HTTP 401") is None
+
+
+async def test_a_held_slot_is_renewed_after_a_server_that_did_not_answer_for_a_moment(
+    worker: Worker, server: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = worker(lease_seconds=0.9)
+    away = 1
+    told = limits._server.time
+
+    async def time() -> Any:
+        nonlocal away
+        away -= 1
+        if away == 0:
+            raise redis.ConnectionError("away")
+        return await told()
+
+    monkeypatch.setattr(limits._server, "time", time)
+    await limits.acquire(MODEL, Limits(max_in_flight=1))
+    for _ in range(100):
+        if away < 0:
+            break
+        await asyncio.sleep(0.05)
+    assert limits._keeper is not None
+    assert not limits._keeper.done()
+    assert away < 0

@@ -1,0 +1,1 @@
+"""One attempt, from permission to record."""

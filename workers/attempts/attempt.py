@@ -1,0 +1,513 @@
+"""One attempt, from permission to record: claim it, ask the model, judge what it said, store the record.
+
+What goes wrong with a model or a judge is data: raising would cancel the chord's callback and lose every other record
+of the run. Only a server that cannot be reached, and the end of this worker, hand an attempt back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import redis
+
+import judges
+from aggregate.records.record import AttemptRecord, Outcome
+from judges.judgment import Completion, Judgment, usage
+from judges.judgment import Workspace as Place
+from judges.safe_text import storable
+from judges.spec import Rubric
+from workers.attempts.permits import Halted, Turn, Turns
+from workers.attempts.run_context import Question, Run
+from workers.attempts.tally import Bill, Tally, measured
+from workers.attempts.workspace import Answer, AttemptFolder, Stored, is_ungraded, now
+from workers.models.model import (
+    RETRIES,
+    Model,
+    ModelError,
+    ModelTimedOut,
+    Request,
+    with_retries,
+    without_secrets,
+)
+from workers.models.names import graders, is_simulated
+from workers.models.prices import attempt_estimate
+from workers.models.sim import Sim
+from workers.store import keys
+from workers.store.claims import Claim, Finished, Wanted
+from workers.store.keys import WORKING_SECONDS, Keys
+from workers.store.run_store import pack
+
+MAX_ERROR_CHARACTERS = 2000
+LONGEST_WAIT = 2.0
+BUDGET_SECONDS = (0.1, 0.3)
+POISON = "poison: every process that ran this attempt died, at last one that ran nothing else"
+# Far above what a model, a judge and our own limits allow, and far below the largest value that a server takes.
+MOST_RECORD_BYTES = 64 << 20
+
+
+class Host(Protocol):
+    """The worker process that makes attempts: an engine. `done` counts those that have ended."""
+
+    name: str
+    turns: Turns
+    tally: Tally
+    done: int
+
+    def check_draining(self) -> None: ...
+
+
+class Attempt:
+    """One delivery of one attempt; `make` it, or `give_up` on it."""
+
+    def __init__(
+        self, host: Host, run: Run, question: Question, index: int, round: int, *, quarantine: bool = False
+    ) -> None:
+        self._host = host
+        self._run = run
+        self._question = question
+        self._index = index
+        self._round = round
+        self._quarantine = quarantine
+        self._claim = Claim("halted")
+        self._answer: Answer | None = None
+        self._workspace: AttemptFolder | Stored | None = None
+
+    async def make(self) -> int:
+        """See the attempt to its end; returns how many records it stored: 1, or 0 where it is not wanted."""
+        self._run.prepare(self._question.model)
+        try:
+            while True:
+                await self._ask_when_allowed()
+                # Without a turn: by the time there is money, a pace would not hold.
+                if self._claim.code == "full":
+                    await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
+                elif self._claim.code == "held":
+                    # Somebody else has it: its record will make this delivery idle, or its lease will run out.
+                    await asyncio.sleep(min(self._claim.wait_seconds + 0.05, LONGEST_WAIT))
+                else:
+                    break
+            if self._claim.code == "poison":
+                return await self.store(self._failed(POISON), Bill())
+            if self._answer is None:
+                return 0
+            record = await self._judged_safely(self._answer)
+            if self._answer.bill.calls:  # what only judging an answer cost tells nothing of the next attempt
+                self._note_cost(self._answer)
+            return await self.store(record, self._answer.bill)
+        finally:
+            # Whatever went wrong, a claim without anybody at work would be renewed for ever.
+            try:
+                await self._run.claims.release(self._index, self._claim.token)
+            finally:
+                if self._workspace is not None:
+                    await asyncio.to_thread(self._workspace.close)
+
+    async def give_up(self, why: str) -> int:
+        """Record an error if the attempt is still wanted; returns how many records that were."""
+        # As in quarantine, where any number of deaths is an answer too.
+        self._claim = await self._run.claims.claim(Wanted(self._index, self._round, quarantine=True))
+        try:
+            wanted = self._claim.code in ("go", "poison")
+            return await self.store(self._failed(why), Bill()) if wanted else 0
+        finally:
+            await self._run.claims.release(self._index, self._claim.token)
+
+    async def _ask_when_allowed(self) -> None:
+        """Wait for a turn, claim, ask; there is no answer where the claim was refused."""
+        run, model = self._run, self._question.model
+        answer: Answer | None = None
+        try:
+            async with self._host.turns.turn(run, self._question) as turn:
+                unseen = model not in run.largest_costs
+                wanted = Wanted(self._index, self._round, self._quarantine, self._estimate(), unseen)
+                self._claim = await run.claims.claim(wanted)
+                if self._claim.code in ("halted", "budget"):
+                    run.halted.set()
+                self._host.check_draining()
+                if self._claim.code == "go":
+                    answer = await self._stored_or_asked(turn)
+        except Halted:
+            self._claim = Claim("halted")
+            return
+        self._answer = answer
+        if answer is not None:
+            await self.note(answer)
+
+    async def _stored_or_asked(self, turn: Turn) -> Answer:
+        """What the model said: in an earlier run, or in a try that only lacks a grade; else it is asked."""
+        run = self._run
+        self._workspace = stored = Stored(run, self._index)
+        if run.manifest.rejudged_from is not None:
+            return await stored.of_earlier_run(self._question)
+        if self._claim.errors and (answer := await stored.of_earlier_try(self._question)) is not None:
+            return answer
+        self._workspace = None
+        if run.is_agent(self._question.model):
+            self._workspace = AttemptFolder(self._question.task, run.fixtures)
+        return await self.ask(turn)
+
+    async def ask(self, turn: Turn) -> Answer:
+        """Ask the model within the task's time; whatever goes wrong is in the answer."""
+        started_at, begun = now(), time.perf_counter()
+        calls = _Calls(turn)
+        request = Request(prompt=self._question.task.prompt)
+
+        def ended(**how: Any) -> Answer:
+            seconds = time.perf_counter() - begun
+            retries = max(0, calls.tries - 1)
+            return Answer(request, started_at, seconds, retries=retries, bill=calls.bill, **how)
+
+        try:
+            request = self._request()
+            model = self._run.model(self._question.model)
+            # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
+            return ended(
+                completion=kept(await calls.answer(model, request, self._retries(), wait_beyond=False))
+            )
+        except TimeoutError as late:
+            spent = calls.bill.unanswered()
+            if isinstance(late, ModelTimedOut):
+                spent = kept(late.completion.model_copy(update=usage(calls.bill.failed or [late.completion])))
+            words = f"no answer within {self._question.task.timeout_seconds:g} s"
+            return ended(outcome="timeout", error=words, completion=spent)
+        # Any exception of a client is this attempt's error; the type names what broke where the message does not.
+        except Exception as problem:
+            # Cut after the secrets are gone: half of one is a secret, too.
+            text = storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
+            hopeless = getattr(problem, "hopeless", False)
+            return ended(outcome="error", error=text, hopeless=hopeless, completion=calls.bill.unanswered())
+
+    def _retries(self) -> int:
+        return RETRIES if self._run.settings.retry else 0
+
+    def _request(self) -> Request:
+        run, question, workspace = self._run, self._question, self._workspace
+        prompt, mounted = run.prompt_and_skill(question)
+        return Request(
+            prompt=prompt,
+            task=question.task,
+            arm=question.arm,
+            attempt=question.number,
+            earlier_errors=self._claim.errors,
+            skill=mounted,
+            workspace=workspace.folder if isinstance(workspace, AttemptFolder) else None,
+            suite=run.fixtures,
+            params=run.settings.params,
+            timeout_seconds=question.task.timeout_seconds,
+            sandbox=run.manifest.sandbox,
+        )
+
+    def _estimate(self) -> float:
+        """What the attempt may cost, to be reserved: the largest seen here, at first the longest answer's price.
+
+        Rounded up to two digits: equal estimates are claimed together. It is 0 where nobody knows a price.
+        """
+        run, question = self._run, self._question
+        seen = run.largest_costs.get(question.model)
+        if seen is not None:
+            return _rounded_up(seen)
+        prompt, _ = run.prompt_and_skill(question)
+        judging = graders(question.task, question.model, run.manifest.judge_model)
+        return _rounded_up(attempt_estimate(question.model, len(prompt), judging, run.settings) or 0.0)
+
+    def _note_cost(self, answer: Answer) -> None:
+        """Remember the dearest attempt of a model: the next ones reserve as much. A failed one only raises that."""
+        cost, costs, model = answer.bill.usd, self._run.largest_costs, self._question.model
+        if cost and (answer.outcome is None or cost > self._estimate()):
+            costs[model] = max(cost, costs.get(model, 0.0))
+
+    async def note(self, answer: Answer) -> None:
+        """End the run when its model cannot answer anybody."""
+        run, model = self._run, self._question.model
+        if answer.hopeless:
+            why = await run.breaker.failed(model, answer.error or "")
+            if why is not None:
+                run.halted.set()
+                key = Keys(run.manifest.run_id).state
+                await run.client.hset(key, mapping={"halt": "hopeless", "why": why})
+        elif answer.outcome is None and not is_simulated(model):
+            await run.breaker.answered(model)
+
+    async def _judged_safely(self, answer: Answer) -> AttemptRecord:
+        """Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever."""
+        try:
+            return await self._judged(answer)
+        except redis.RedisError:
+            raise
+        except Exception as problem:
+            broken = replace(answer, outcome="error", error=storable(_words(problem)))
+            return self._record(broken, None)
+
+    async def _judged(self, answer: Answer) -> AttemptRecord:
+        if answer.outcome is not None:
+            return self._record(answer, None)
+        left, digest = None, None
+        if self._workspace is not None:
+            left, bundle = await asyncio.to_thread(self._workspace.left)
+            if bundle is not None:
+                digest = bundle.digest
+                await self._run.client.set(keys.bundle(digest), bundle.data, ex=WORKING_SECONDS)
+        return self._record(answer, await self.judge(answer, left), digest)
+
+    async def judge(self, answer: Answer, left: Path | None = None) -> tuple[Judgment, float]:
+        """Judge a completion; returns the judgment and the seconds it took. Its calls go on the answer's bill."""
+        assert answer.completion is not None
+        run, begun = self._run, time.perf_counter()
+        where = Place(suite=run.fixtures, left=left, sandbox=run.manifest.sandbox)
+
+        async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
+            # Where the run's model is not real, no judge is asked either.
+            asked = self._question.model
+            spec = asked if is_simulated(asked) else model or run.manifest.judge_model or asked
+            if is_simulated(spec):
+                return self._simulated_grade(answer.request, spec)
+            request = Request(
+                prompt=prompt, system=system, params=run.settings.params, sandbox=run.manifest.sandbox
+            )
+            return kept(await self._graded(spec, request, answer.bill))
+
+        judgment = await judges.judge(self._question.task.judge, answer.completion, ask_judge, where)
+        return judgment, time.perf_counter() - begun
+
+    def _simulated_grade(self, request: Request, spec: str) -> Completion:
+        """A mocked judge is content, a simulated one gives the score that was drawn for the attempt."""
+        from judges.checks.rubric import passing_reply, reply_with_score
+
+        rubric = self._question.task.judge
+        assert isinstance(rubric, Rubric)
+        client = self._run.model(spec)
+        reply = passing_reply(rubric)
+        if isinstance(client, Sim):
+            reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
+        return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
+
+    async def _graded(self, spec: str, request: Request, bill: Bill) -> Completion:
+        """What a judge's model says, within its limits and with the retries of any other call."""
+        async with self._host.turns.judging(self._run, spec, request.prompt) as turn:
+            calls = _Calls(turn)
+            try:
+                return await calls.answer(self._run.model(spec), request, self._retries())
+            except ModelError as problem:
+                problem.completion = calls.bill.unanswered() or problem.completion
+                raise
+            finally:
+                bill.include_judging(calls.bill)
+
+    def _record(
+        self, answer: Answer, judged: tuple[Judgment, float] | None, workspace: str | None = None
+    ) -> AttemptRecord:
+        """Everything that is known of this attempt, as it will be stored."""
+        judgment, judge_seconds = judged if judged is not None else (None, 0.0)
+        made = AttemptRecord(
+            **self._identity(),
+            outcome=_outcome(answer, judgment),
+            score=_score(answer, judgment),
+            details=judgment.details if judgment else None,
+            error=answer.error or (judgment.error if judgment else None),
+            judgments=_judgments(judgment),
+            benchmarks=judgment.benchmarks if judgment else (),
+            tests=judgment.tests if judgment else None,
+            snapshot=judgment.snapshot if judgment else None,
+            completion=answer.completion,
+            model_ms=milliseconds(answer.seconds),
+            judge_ms=milliseconds(judge_seconds) if judgment else None,
+            started_at=answer.started_at,
+            retries=answer.retries,
+            workspace=workspace,
+        )
+        return _redacted(made)
+
+    def _failed(self, error: str) -> AttemptRecord:
+        """The record of an attempt of which nothing else is known."""
+        return AttemptRecord(**self._identity(), outcome="error", error=error)
+
+    def _identity(self) -> dict[str, Any]:
+        """Which attempt it was and who made it."""
+        task = self._question.task
+        return {
+            "run_id": self._run.manifest.run_id,
+            "task": task.id,
+            "tier": task.tier,
+            "tags": task.tags,
+            "should_trigger": task.should_trigger,
+            "arm": self._question.arm,
+            "model": self._question.model,
+            "attempt": self._question.number,
+            "worker": self._host.name,
+            "deliveries": self._claim.deliveries,
+        }
+
+    async def store(self, record: AttemptRecord, bill: Bill) -> int:
+        """Store the record, which ends the claim; returns 1 where it counts, and 0 where another one does."""
+        record, payload = _packed(record)
+        finished = Finished(
+            index=self._index,
+            token=self._claim.token,
+            round=self._round,
+            outcome=record.outcome,
+            cost=bill.usd,
+            lost=bill.judging_usd if is_ungraded(record) else bill.usd,
+            unpriced=bill.unpriced,
+            arm=self._index % self._run.grid.arms,
+            payload=payload,
+        )
+        stored = await self._run.claims.store(finished)
+        self._host.tally.add(self._run.manifest.run_id, record, bill, stored)
+        self._host.done += 1
+        return int(stored in ("stored", "replaced"))
+
+
+class _Calls:
+    """The calls of one request: the first, and those that repeat it while the model is busy."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.tries = 0
+        self.bill = turn.bill = Bill()
+
+    async def answer(
+        self, model: Model, request: Request, retries: int, *, wait_beyond: bool = True
+    ) -> Completion:
+        """The answer, with what the failed tries before it used. Raises TimeoutError after the request's time.
+
+        Without `wait_beyond`, a wait that would end after that time is not begun, and the last problem is raised.
+        """
+        async with asyncio.timeout(request.timeout_seconds) as deadline:
+
+            async def call() -> Completion:
+                self.tries += 1
+                if self.tries > 1:
+                    await _again(self._turn, deadline)
+                return await self.bill.call(model.complete(request))
+
+            def seconds_left() -> float:
+                return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+
+            completion, _ = await with_retries(
+                call, retries=retries, seconds_left=None if wait_beyond else seconds_left
+            )
+        return self.bill.answered(completion)
+
+
+async def _again(turn: Turn, deadline: asyncio.Timeout) -> None:
+    """Wait for the limit before a call is repeated. The deadline stands still meanwhile: a pace is no slow answer."""
+    loop = asyncio.get_running_loop()
+    left = (deadline.when() or 0.0) - loop.time()
+    deadline.reschedule(None)
+    await turn.again()
+    deadline.reschedule(loop.time() + left)
+
+
+def kept(completion: Completion) -> Completion:
+    """The completion as it can be kept: texts that can be stored, numbers that can have been measured.
+
+    And without any secret of this worker: an agent has its key and may print it.
+    """
+    completion = storable(measured(completion))
+    text = without_secrets(completion.text)
+    warnings = tuple(map(without_secrets, completion.warnings))
+    if (text, warnings) == (completion.text, completion.warnings):
+        return completion
+    return completion.model_copy(update={"text": text, "warnings": warnings})
+
+
+def _rounded_up(amount: float) -> float:
+    if amount <= 0:
+        return 0.0
+    digit = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return math.ceil(amount / digit) * digit
+
+
+def _words(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
+
+
+_SAID = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
+
+
+def _redacted(record: AttemptRecord) -> AttemptRecord:
+    """The record without any secret of this worker in what models, agents and judges said."""
+    said = record.model_dump(include=_SAID)
+    clean = _clean(said)
+    return record if clean == said else AttemptRecord.model_validate({**record.model_dump(), **clean})
+
+
+def _clean(value: Any) -> Any:
+    match value:
+        case str():
+            return without_secrets(value)
+        case dict():
+            return {name: _clean(part) for name, part in value.items()}
+        case list() | tuple():
+            return type(value)(map(_clean, value))
+    return value
+
+
+def milliseconds(seconds: float) -> float:
+    """A duration to be stored; never negative, because the clocks of some virtual machines step back a little."""
+    return round(max(0.0, seconds) * 1000, 3)
+
+
+def without_what_was_said(record: AttemptRecord, error: str) -> AttemptRecord:
+    """What is left of a record that cannot be stored: whose it is, how long it took and what it cost."""
+    said = record.completion
+    spent = (
+        said.model_copy(update={"text": "", "warnings": (), "agent_version": None, "served_model": None})
+        if said
+        else None
+    )
+    lost = {
+        "details": None,
+        "judgments": (),
+        "benchmarks": (),
+        "tests": None,
+        "snapshot": None,
+        "score": None,
+    }
+    return record.model_copy(
+        update={**lost, "outcome": "error", "error": storable(error), "completion": spent}
+    )
+
+
+def _outcome(answer: Answer, judgment: Judgment | None) -> Outcome:
+    if answer.outcome is not None:
+        return answer.outcome
+    if judgment is None or judgment.passed is None:
+        return "error"
+    return "passed" if judgment.passed else "failed"
+
+
+def _score(answer: Answer, judgment: Judgment | None) -> float | None:
+    # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
+    if answer.outcome == "timeout":
+        return 0.0
+    return judgment.score if judgment else None
+
+
+def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
+    if judgment is None:
+        return ()
+    if judgment.panel:
+        return judgment.panel
+    if judgment.benchmarks or judgment.tests or judgment.snapshot:  # the record has them itself
+        return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
+    return (judgment,)
+
+
+def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:
+    """A record as it is stored. One that cannot be is an error: handing it back would ask, and pay, for ever."""
+    try:
+        payload = pack(record)
+        why = "" if len(payload) <= MOST_RECORD_BYTES else f"it has {len(payload):,} bytes"
+    except Exception as problem:
+        payload, why = b"", _words(problem)
+    if why:
+        record = without_what_was_said(record, f"the record cannot be stored: {why}")
+        payload = pack(record)
+    return record, payload

@@ -1,0 +1,208 @@
+"""What came of asking: the answer, the files that an agent left, and both found again to be judged once more.
+
+What an agent leaves is hostile: only plain files are taken, no links, and only up to a limit. An answer is found
+again in an earlier run, or in a try that no judge could grade: then nobody is asked and nothing is paid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+import zlib
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, cast
+
+from aggregate.records.record import AttemptRecord
+from aggregate.text import files
+from judges.inside import remove_folder
+from judges.inside.remove_folder import remove
+from judges.judgment import Completion
+from workers.attempts.run_context import Question, Run
+from workers.attempts.tally import Bill
+from workers.models.model import Request, secrets, without_secrets
+from workers.store import bundles, keys
+from workers.store.bundles import Bundle, BundleError
+from workers.store.keys import Keys
+from workers.store.messages import Task
+from workers.store.run_store import unpack
+
+MAX_FILES = 500
+MAX_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How asking ended: with a completion, or with a time-out or an error and why.
+
+    Where there is no answer, `completion` is what was used and paid, as far as it is known.
+    """
+
+    request: Request
+    started_at: str
+    seconds: float
+    completion: Completion | None = None
+    outcome: Literal["timeout", "error"] | None = None
+    error: str | None = None
+    retries: int = 0
+    hopeless: bool = False
+    bill: Bill = field(default_factory=Bill)
+
+
+def now() -> str:
+    """The time of day, as records tell it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class AttemptFolder:
+    """A folder of its own for one attempt; `close` removes it."""
+
+    def __init__(self, task: Task, suite: Path | None) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="uplift-attempt-"))
+        self.folder = self._root / "workspace"
+        self.folder.mkdir()
+        for name in task.files:
+            assert suite is not None  # a suite that names files has a bundle of them
+            place = self.folder / name.removeprefix("fixtures/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(suite / name, place)
+
+    def left(self) -> tuple[Path, Bundle]:
+        """What the agent left, as a clean copy for judges and as a bundle to be kept."""
+        copy = self._root / "left"
+        copy.mkdir()
+        content: dict[str, bytes] = {}
+        room = MAX_BYTES
+        for path, size in _plain_files(self.folder):
+            name = without_secrets(path.relative_to(self.folder).as_posix())
+            if size > room or len(content) >= MAX_FILES or len(name.encode()) > bundles.MAX_PATH_BYTES:
+                continue
+            try:
+                data = files.read(path, room, links=False)
+            except OSError:
+                continue  # locked against its owner, or changed by a program that the agent left running
+            place = copy / name
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("xb") as file:
+                    file.write(_without_secrets(data))
+            except (FileExistsError, NotADirectoryError):
+                continue  # without their secrets, two names are one
+            content[name] = place.read_bytes()
+            room -= len(data)
+        return copy, bundles.pack_files(content)
+
+    def close(self) -> None:
+        remove(self._root)
+
+
+def _without_secrets(data: bytes) -> bytes:
+    """An agent has its key, and may leave it in a file: what is kept must not hold it."""
+    for secret in secrets():
+        data = data.replace(secret.encode(), b"[redacted]")
+    return data
+
+
+def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:
+    """Regular files with their sizes, in order of name; links are not followed and odd names are left out.
+
+    So is what its owner may not look at: an agent must not be able to turn a failure into an error.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        listed = [(entry, entry.stat(follow_symlinks=False)) for entry in found]
+    except OSError:
+        return
+    for entry, facts in listed:
+        if not entry.name.isprintable() or entry.name in bundles.SKIPPED:
+            continue
+        if stat.S_ISREG(facts.st_mode):
+            yield Path(entry.path), facts.st_size
+        elif stat.S_ISDIR(facts.st_mode) and depth < MAX_DEPTH:
+            yield from _plain_files(Path(entry.path), depth + 1)
+
+
+def is_ungraded(record: AttemptRecord) -> bool:
+    """Whether the model did answer and only the judge failed: the answer is kept and judged again."""
+    return record.outcome == "error" and record.completion is not None and bool(record.judgments)
+
+
+class Stored:
+    """One stored answer with the files that an agent left beside it; `close` removes the copy of them."""
+
+    def __init__(self, run: Run, index: int) -> None:
+        self._run = run
+        self._index = index
+        self._root: Path | None = None
+        self._bundle: Bundle | None = None
+
+    async def of_earlier_run(self, question: Question) -> Answer:
+        """The answer as it was given; what is missing is an error, never an empty answer to be judged."""
+        record = await self._record(Keys(self._run.manifest.run_id).stored)
+        return await self._answer(question, record, paid_by_another_run=True)
+
+    async def of_earlier_try(self, question: Question) -> Answer | None:
+        """The answer of this very attempt that no judge could grade; None where its model has to be asked."""
+        record = await self._record(Keys(self._run.manifest.run_id).records)
+        return await self._answer(question, record) if record is not None and is_ungraded(record) else None
+
+    async def _record(self, key: str) -> AttemptRecord | None:
+        data = await cast("Awaitable[bytes | None]", self._run.client.hget(key, str(self._index)))
+        try:
+            return unpack(data) if data is not None else None
+        except (zlib.error, ValueError):
+            return None
+
+    async def _answer(
+        self, question: Question, record: AttemptRecord | None, *, paid_by_another_run: bool = False
+    ) -> Answer:
+        request = Request(
+            prompt=question.task.prompt,
+            task=question.task,
+            arm=question.arm,
+            attempt=question.number,
+            suite=self._run.fixtures,
+        )
+        if record is None or record.completion is None:
+            error = "no completion is stored for this attempt"
+            return Answer(request, now(), 0.0, outcome="error", error=error)
+        completion = record.completion
+        if paid_by_another_run:
+            completion = completion.model_copy(update={"cost_source": "replay"})
+        begun, seconds = record.started_at or now(), (record.model_ms or 0.0) / 1000
+        problem = await self._fetch(record.workspace, question.task) if record.workspace else None
+        if problem is not None:
+            return Answer(request, begun, seconds, completion, outcome="error", error=problem)
+        return Answer(request, begun, seconds, completion, retries=record.retries or 0)
+
+    async def _fetch(self, digest: str, task: Task) -> str | None:
+        """Bring the agent's files here; says what is wrong where a judge that reads them would miss them."""
+        data = await cast("Awaitable[bytes | None]", self._run.client.get(keys.bundle(digest)))
+        if data is not None:
+            self._bundle = Bundle(digest, data)
+            try:
+                await asyncio.to_thread(self._unpack, self._bundle)
+            except BundleError as problem:
+                return f"the files that the agent left cannot be unpacked: {problem}"
+        elif task.judge.type == "pytest":
+            return "the files that the agent left were not kept, and this judge reads them"
+        return None
+
+    def _unpack(self, bundle: Bundle) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="uplift-stored-"))
+        bundles.unpack(bundle.data, self._root / "left", digest=bundle.digest)
+
+    def left(self) -> tuple[Path | None, Bundle | None]:
+        """The agent's files as a folder, and as the bundle that they came in."""
+        return (self._root / "left" if self._root else None), self._bundle
+
+    def close(self) -> None:
+        if self._root is not None:
+            remove_folder.remove(self._root)

@@ -1,0 +1,222 @@
+"""Ask a model through its vendor's SDK: bounded bodies, one way to name parameters, and what an HTTP error means.
+
+The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours. An error means: ask
+later, do not ask again, or give up on the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from judges.judgment import COUNT, Completion
+from workers.models.model import (
+    MAX_OUTPUT_BYTES,
+    UNBILLED,
+    ModelBusy,
+    ModelError,
+    ModelFailed,
+    Request,
+    message,
+)
+from workers.models.needs import KEYS
+from workers.models.prices import priced
+from workers.store.messages import ModelSettings
+
+# Escaped as JSON, a text of emoji is three times as long; the envelope around it is small.
+MAX_BODY_BYTES = 3 * MAX_OUTPUT_BYTES + 65536
+CONNECT_SECONDS = 15.0
+
+# The attempt's deadline bounds an answer; only a connection that nobody accepts is given up before it.
+TIMEOUT = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+LIMITS = httpx2.Limits(max_connections=2000, max_keepalive_connections=200)
+HEADERS = {"Accept-Encoding": "identity"}
+
+
+class _CappedStream(httpx2.AsyncByteStream):
+    """Hands on at most MAX_BODY_BYTES of an answer; closing it then ends the connection."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self.inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_BODY_BYTES
+        async for chunk in self.inner:
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+async def cap(response: httpx2.Response) -> None:
+    """Bound an answer before its body is read; a hook for the SDK's HTTP client, errors included."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        # A small compressed body can unpack to gigabytes, and we asked for a plain one.
+        raise httpx2.DecodingError("compressed answer, though none was asked for")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _CappedStream(response.stream)
+
+
+# A redirect would send prompt, skill and perhaps key to a host that nobody named; the SDKs follow by default.
+HTTP: dict[str, Any] = {
+    "timeout": TIMEOUT,
+    "limits": LIMITS,
+    "event_hooks": {"response": [cap]},
+    "follow_redirects": False,
+}
+
+
+class SdkModel:
+    """One client of a vendor's SDK and its connections, for one model; use it on one event loop only.
+
+    The SDKs come from one generator: their errors and HTTP clients have the same names. A vendor's class adds
+    `_client`, `_arguments`, `_send`, `_reason` and `_completion`.
+    """
+
+    agent = False
+    kind: str
+    sdk: Any
+    http_client = "DefaultAioHttpClient"
+
+    def __init__(self, name: str, settings: ModelSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._connected: Any = None
+
+    async def complete(self, request: Request) -> Completion:
+        arguments = self._arguments(request)
+        try:
+            # The client is made at the first call, so that its connections belong to the running loop.
+            if self._connected is None:
+                http = getattr(self.sdk, self.http_client)(**HTTP)
+                self._connected = self._client(
+                    max_retries=0, timeout=TIMEOUT, http_client=http, default_headers=HEADERS
+                )
+            response = await self._send(self._connected, arguments)
+        except self.sdk.APIStatusError as refused:
+            reason = self._reason(refused.body) or refused.message
+            raise status_error(refused.status_code, reason, refused.response.headers) from None
+        except self.sdk.APIConnectionError as broken:
+            raise no_connection(broken) from None
+        except (self.sdk.APIError.__base__, TypeError, ValueError) as wrong:
+            # Without a key an SDK raises before it sends anything, and may not name the variable.
+            keys = KEYS[self.kind]
+            known = self._base_url() or any(os.environ.get(name) for name in keys)
+            text = f"{self.kind} has no key; set {keys[0]} where the worker runs"
+            raise ModelFailed(
+                message(f"{type(wrong).__name__}: {wrong}" if known else text), hopeless=True
+            ) from None
+        said, unusable = self._completion(response.http_response.content)
+        said = priced(said, f"{self.kind}:{self.name}", self.settings)
+        if unusable is not None:
+            raise ModelFailed(unusable, completion=said)
+        return said
+
+    async def close(self) -> None:
+        if self._connected is not None:
+            await self._connected.close()
+
+    def _base_url(self) -> str | None:
+        """The address of a server of one's own, which may want no key."""
+        return None
+
+    # What a vendor's class knows; a completion comes with what is wrong with one that is billed but holds no answer.
+    _client: Callable[..., Any]
+    _arguments: Callable[[Request], dict[str, Any]]
+    _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
+    _reason: Callable[[Any], str | None]
+    _completion: Callable[[bytes], tuple[Completion, str | None]]
+
+
+def read(body: bytes) -> tuple[dict[str, Any], bool]:
+    """A body as JSON, and whether it was cut; of a cut body, as much as can be read."""
+    import jiter
+
+    cut = len(body) >= MAX_BODY_BYTES
+    try:
+        parsed = jiter.from_json(body, partial_mode="trailing-strings") if cut else json.loads(body)
+    except (ValueError, RecursionError):
+        raise ModelFailed(f"unreadable answer: {message(body[:200].decode('utf-8', 'replace'))}") from None
+    if not isinstance(parsed, dict):
+        raise ModelFailed(f"unreadable answer: a JSON {type(parsed).__name__} instead of an object")
+    return parsed, cut
+
+
+def no_connection(broken: Exception) -> ModelBusy:
+    """A call that was cut off may be billed all the same; one that reached nobody is not."""
+    words = message(f"no connection: {broken.__cause__ or broken}")
+    why: BaseException | None = broken
+    while why is not None and not isinstance(why, ConnectionRefusedError | socket.gaierror):
+        why = why.__cause__ or why.__context__
+    return ModelBusy(words, completion=UNBILLED if why is not None else None)
+
+
+def parameters(settings: ModelSettings, request: Request) -> dict[str, Any]:
+    """The run's parameters with the request's own on top; `system` is the request's where it has one."""
+    params = {**settings.params, **request.params}
+    if request.system:
+        params["system"] = request.system
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def count(value: Any) -> int | None:
+    """A token count as the provider gave it, or None where it gave none that can be."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
+
+
+HOPELESS = (401, 402, 403, 404)
+BUSY = frozenset({408, 409, 425, 429})
+_OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
+
+
+def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
+    """What an HTTP error means for the attempt: try later, or not at all. Providers bill nothing for it."""
+    if 300 <= status < 400:
+        where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
+        remedy = "redirects are not followed; set base_url to the address that answers"
+        return ModelFailed(message(f"{where}; {remedy}"), hopeless=True, completion=UNBILLED)
+    words = message(f"HTTP {status}: {text}")
+    if any(sign in text for sign in _OUT_OF_MONEY):
+        return ModelFailed(words, hopeless=True)
+    if status in BUSY or status >= 500:
+        return ModelBusy(words, retry_after=retry_after(headers), completion=UNBILLED)
+    return ModelFailed(words, hopeless=status in HOPELESS, completion=UNBILLED)
+
+
+def _host(location: str) -> str:
+    """Host and port of a redirect's goal, and no more: the rest may hold names and passwords."""
+    try:
+        goal = urlsplit(location)
+        host, port = goal.hostname, goal.port
+    except ValueError:
+        return "an address that cannot be read"
+    if not host:
+        return "another path of the same host" if location else "nowhere"
+    return f"{host}:{port}" if port else host
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks us to wait (`retry-after-ms`, `Retry-After`); None if it does not."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            seconds = float(milliseconds) / 1000
+        elif (value := headers.get("retry-after")) is None:
+            return None
+        elif value.strip().replace(".", "", 1).isdigit():
+            seconds = float(value)
+        else:
+            seconds = max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

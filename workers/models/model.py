@@ -1,0 +1,216 @@
+"""The shape that all model clients have, how they fail and are asked again, and what they said, made safe to store.
+
+Safe is valid Unicode, at most 4 MiB, and no secret in an error's text. A busy model is asked again at most five times,
+after exponential waits with full jitter, never sooner than the server's Retry-After.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from judges.errors import UpliftError
+from judges.judgment import Completion, Sandbox
+from workers.store.messages import Task
+
+MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+
+
+UNBILLED = Completion(
+    input_tokens=0, output_tokens=0, cache_read_tokens=0, cache_write_tokens=0, cost_usd=0.0
+)
+
+
+class ModelError(UpliftError):
+    """The model gave no answer; `completion` is what the call used and cost, None where nobody knows."""
+
+    def __init__(self, message: str, *, completion: Completion | None = None) -> None:
+        super().__init__(message)
+        self.completion = completion
+
+
+class ModelFailed(ModelError):
+    """Asking again will not help: wrong key, unknown model, refused request.
+
+    `hopeless` means that no other attempt of this model can succeed either; whoever lets nobody in bills nothing.
+    """
+
+    def __init__(self, message: str, *, hopeless: bool = False, completion: Completion | None = None) -> None:
+        super().__init__(message, completion=completion or (UNBILLED if hopeless else None))
+        self.hopeless = hopeless
+
+
+class ModelBusy(ModelError):
+    """Asking again later may help: rate limit, overload, dropped connection."""
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, completion: Completion | None = None
+    ) -> None:
+        super().__init__(message, completion=completion)
+        self.retry_after = retry_after
+
+
+class ModelTimedOut(TimeoutError):
+    """An agent was stopped at its deadline; `completion` holds what it had said and spent by then."""
+
+    def __init__(self, completion: Completion) -> None:
+        super().__init__("stopped at its deadline")
+        self.completion = completion
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question, with what agents and simulated models need beside the prompt.
+
+    `prompt` already holds the skill's text in prepend mode; `skill` is the folder to mount in mount mode.
+    `workspace` is the agent's working folder and holds the task's files.
+    """
+
+    prompt: str
+    system: str = ""
+    task: Task | None = None
+    arm: str = ""
+    attempt: int = 1
+    earlier_errors: int = 0
+    skill: Path | None = None
+    workspace: Path | None = None
+    suite: Path | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    timeout_seconds: float = 300.0
+    sandbox: Sandbox = "auto"
+
+
+class Model(Protocol):
+    """Anything that completes a request."""
+
+    async def complete(self, request: Request) -> Completion: ...
+
+    async def close(self) -> None: ...
+
+
+CUT = ("max_tokens", "model_context_window_exceeded")  # how Anthropic's models end an answer that is cut
+_SECRET_NAME = re.compile(
+    r"(KEY|KEY_ID|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PASS|_PAT|CREDENTIALS?)(_?[0-9]+)?$"
+)
+_HEADERS_NAME = re.compile(r"HEADERS?$")
+_HEADER = re.compile(r"\s*([\w-]+)\s*[:=]\s*(\S.*)")
+# They say what is spoken, and their values are words that any answer may hold.
+_OPEN_HEADERS = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent"})
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHORTEST_SECRET = 8
+_MESSAGE_CHARACTERS = 500
+_MOST_CHARACTERS = 100_000  # of a text that are looked at for a message
+
+
+def capped(text: str) -> tuple[str, bool]:
+    """The text with lone surrogates replaced, cut at 4 MiB of UTF-8, and whether it was cut."""
+    if len(text) * 3 <= MAX_OUTPUT_BYTES and text.isascii():
+        return text, False
+    return decoded(_SURROGATE.sub("\ufffd", text).encode())
+
+
+def decoded(data: bytes) -> tuple[str, bool]:
+    """Bytes as text, cut at 4 MiB; bytes that are no UTF-8 become the replacement character."""
+    if len(data) <= MAX_OUTPUT_BYTES:
+        return data.decode("utf-8", "replace"), False
+    # A character that the cut went through is dropped, not replaced: the model did not say it.
+    return data[:MAX_OUTPUT_BYTES].decode("utf-8", "ignore"), True
+
+
+def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """What the environment holds of secrets, longest first; short ones would hit by chance.
+
+    That is the values that their names call secret, those of headers, and passwords in addresses; each also as
+    JSON and as an address would spell it.
+    """
+    plain = {
+        secret.strip()
+        for name, value in environment.items()
+        for secret in _secret_parts(name.upper(), value)
+        if len(secret.strip()) >= _SHORTEST_SECRET
+    }
+    found = {form for secret in plain for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])}
+    return sorted(found, key=len, reverse=True)
+
+
+def _secret_parts(name: str, value: str) -> Iterator[str]:
+    if _SECRET_NAME.search(name):
+        yield value
+    for password in _PASSWORD_IN_URL.findall(value):
+        yield from (password, unquote(password))
+    if _HEADERS_NAME.search(name):
+        for line in re.split(r"[\r\n,]", value):
+            header = _HEADER.fullmatch(line)
+            if header and header[1].lower() not in _OPEN_HEADERS:
+                # After a word such as Bearer, the part by itself is the secret.
+                yield from (header[2], *header[2].split())
+
+
+@lru_cache(maxsize=1)
+def _own_secrets(names: int) -> list[str]:
+    return secrets()
+
+
+def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """The text with every secret that the environment holds replaced; our own is read again when it grows."""
+    for value in secrets(environment) if environment is not None else _own_secrets(len(os.environ)):
+        text = text.replace(value, "[redacted]")
+    return text
+
+
+def named(value: object) -> str | None:
+    """The name that a reply gives to the model that wrote it, on one short line; None where it gives none."""
+    return (message(value) or None) if isinstance(value, str) else None
+
+
+def message(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """An error's text on one short line, without any secret that the environment holds."""
+    text = without_secrets(text, environment)[:_MOST_CHARACTERS]
+    line = " ".join(re.sub(r"[^\S\n]|[\x00-\x1f\x7f-\x9f]", " ", text).split())
+    line = _SURROGATE.sub("\ufffd", line)
+    return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"
+
+
+RETRIES = 5
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+
+
+async def with_retries(
+    call: Callable[[], Awaitable[Completion]],
+    *,
+    retries: int = RETRIES,
+    seconds_left: Callable[[], float] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> tuple[Completion, int]:
+    """The completion and how many retries it took; raises what the last try raised.
+
+    A wait longer than `seconds_left` is not begun, so that the attempt ends with the model's own words.
+    """
+    for tried in range(retries + 1):
+        try:
+            return await call(), tried
+        except ModelBusy as busy:
+            wait = wait_before(tried, busy.retry_after, uniform)
+            if tried == retries or (seconds_left is not None and wait >= seconds_left()):
+                busy.args = (f"{busy} (after {tried + 1} {'try' if tried == 0 else 'tries'})",)
+                raise
+        await sleep(wait)
+    raise AssertionError("the last try returns or raises")
+
+
+def wait_before(tried: int, retry_after: float | None, uniform: Callable[[float, float], float]) -> float:
+    """Seconds to wait after `tried` + 1 failures; jitter on top of Retry-After, or all return at once."""
+    backoff = uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0**tried))
+    return backoff if retry_after is None else retry_after + backoff

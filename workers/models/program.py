@@ -1,0 +1,249 @@
+"""Run a program that stands for a model, with a throw-away home and a workspace; nothing of it is left running.
+
+Covered: output is cut while it is read, the process group is killed however the run ends, the program itself
+also when this process dies, no environment but what is allowed. Where bubblewrap works, children that left
+the group die too (see agent_sandbox.py). Not covered without it: a child that starts its own session and lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from judges.inside.drop_rights import NOBODY
+from judges.inside.remove_folder import remove
+from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request
+
+# A reader of lines keeps at most one; longer ones are dropped.
+MAX_LINE_BYTES = 4 * MAX_OUTPUT_BYTES
+_STDERR_TAIL = 4096
+_LAST_WORDS_SECONDS = 2.0
+_PASSED_ON = (
+    *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+    *(
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+)
+# Returns True when nothing more needs to be read: the program is then killed.
+OnLine = Callable[[bytes], bool]
+
+_running: set[int] = set()
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True)
+class EndedProgram:
+    """How a program ended: exit code (negative: killed by that signal), output, and the end of its errors."""
+
+    exit_code: int
+    output: bytes
+    cut: bool
+    errors: str
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes,
+    cwd: Path,
+    environment: Mapping[str, str],
+    on_line: OnLine | None = None,
+) -> EndedProgram:
+    """Run a program to its end, or to its 4 MiB of output, where it is killed.
+
+    With `on_line` every line of output is handed over as it comes and none is kept; there is then no limit to
+    their number. Raises ModelFailed if the program cannot be started.
+    """
+    loop = asyncio.get_running_loop()
+    watched = _Watched(loop, on_line)
+    starting = asyncio.create_task(
+        loop.subprocess_exec(
+            lambda: watched,
+            *argv,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=_before_the_program,
+        )
+    )
+    try:
+        # A start that is cancelled halfway waits for every child that holds the pipes, which may be for ever.
+        transport, _ = await asyncio.shield(starting)
+        _running.add(transport.get_pid())
+        writer = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        writer.write(stdin)
+        writer.close()
+        await watched.over.wait()
+        _kill_group(transport.get_pid())
+        # Its children may hold the pipes, but what was written before is to be read.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await watched.silent.wait()
+    except OSError as problem:
+        raise ModelFailed(f"{argv[0]} cannot be started: {problem.strerror}", hopeless=True) from None
+    finally:
+        starting.add_done_callback(_end)
+        await asyncio.wait([starting])
+        if starting.exception() is None:
+            await watched.exited.wait()
+    watched.last_line()
+    code = transport.get_returncode()
+    errors = bytes(watched.errors).decode("utf-8", "replace")
+    return EndedProgram(
+        code if code is not None else -signal.SIGKILL, bytes(watched.output), watched.cut, errors
+    )
+
+
+def clean_environment(home: Path, allowed: Sequence[str] = ()) -> dict[str, str]:
+    """A program's environment: paths, language, proxies, a home of its own, and what is allowed by name."""
+    environment = {name: os.environ[name] for name in (*_PASSED_ON, *allowed) if name in os.environ}
+    return {**environment, "HOME": str(home), "TMPDIR": str(home / "tmp")}
+
+
+class _Watched(asyncio.SubprocessProtocol):
+    """Collects what a program writes. `over` is set when it has exited or has said too much."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_line: OnLine | None) -> None:
+        self.loop = loop
+        self.on_line = on_line
+        self.over, self.exited, self.silent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.output, self.errors = bytearray(), bytearray()
+        self.cut = False
+        self._open = {1, 2}
+        self._skipping = False
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self.errors += data
+            del self.errors[:-_STDERR_TAIL]
+        elif self.on_line is not None:
+            self._lines(data, self.on_line)
+        elif not self.cut:
+            self.output += data
+            if len(self.output) > MAX_OUTPUT_BYTES:
+                self.cut = True
+                self.over.set()
+
+    def _lines(self, data: bytes, on_line: OnLine) -> None:
+        first, *rest = data.split(b"\n")
+        self.output += first
+        for piece in rest:
+            if not self._skipping and on_line(bytes(self.output)):
+                self.over.set()
+            self._skipping = False
+            self.output = bytearray(piece)
+        if len(self.output) > MAX_LINE_BYTES:
+            self.output.clear()
+            self._skipping = self.cut = True
+
+    def last_line(self) -> None:
+        """Hand over what came after the last line end."""
+        if self.on_line is not None:
+            if self.output and not self._skipping:
+                self.on_line(bytes(self.output))
+            self.output.clear()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        if not self._open:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.over.set()
+
+
+def kill_all() -> None:
+    """Kill every program that runs, with its group: this process leaves and waits for nobody."""
+    for pid in list(_running):
+        _kill_group(pid)
+
+
+def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        transport, _ = starting.result()
+        _kill_group(transport.get_pid())
+        _running.discard(transport.get_pid())
+        transport.close()
+
+
+def _kill_group(pid: int | None) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _before_the_program() -> None:
+    """In the child, before the program starts: be killed when the worker is, and own one's pipes."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A root worker's program becomes nobody, who could not open /dev/stderr by that name otherwise.
+    if os.geteuid() == 0:
+        for pipe in (0, 1, 2):
+            with suppress(OSError):
+                os.fchown(pipe, NOBODY, NOBODY)
+
+
+@dataclass(frozen=True)
+class AgentFolders:
+    """Where a program lives for one attempt; `home` is new and empty but for `tmp`."""
+
+    home: Path
+    workspace: Path
+
+
+@asynccontextmanager
+async def folders(request: Request) -> AsyncIterator[AgentFolders]:
+    """A new home, and the request's workspace or a new one; what is new is deleted at the end."""
+    root = Path(tempfile.mkdtemp(prefix="uplift-agent-"))
+    try:
+        yield _made(root, request.workspace)
+    finally:
+        # Agents can leave many files; the loop must not wait for them.
+        await asyncio.to_thread(remove, root)
+
+
+def _made(root: Path, workspace: Path | None) -> AgentFolders:
+    home = root.resolve() / "home"
+    (home / "tmp").mkdir(parents=True)
+    place = workspace or root / "workspace"
+    place.mkdir(exist_ok=True)
+    return AgentFolders(home, place.resolve())
+
+
+def mount(skill: Path, into: Path, places: AgentFolders) -> None:
+    """Copy a skill's folder to where a program looks for skills, under the skill's own name.
+
+    An earlier try of the program may have left a copy there, which is replaced, or a link to somewhere else: this
+    process may write where the program may not, so it follows none.
+    """
+    for own in (places.workspace, places.home):
+        for part in (into, *into.parents) if into.is_relative_to(own) else ():
+            if part != own and part.is_relative_to(own) and part.is_symlink():
+                raise ModelFailed(f"{part.relative_to(own)} is a link, where the skill was to be put")
+    remove(into / skill.name)
+    shutil.copytree(skill, into / skill.name, symlinks=True)
+
+
+def own_deadline(request: Request) -> float:
+    """Seconds the program may run: a little less than the attempt, so that what it spent is still told."""
+    return request.timeout_seconds - min(1.0, request.timeout_seconds / 20)

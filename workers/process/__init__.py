@@ -1,0 +1,1 @@
+"""A worker process: the Celery app, its engine, its heartbeat."""

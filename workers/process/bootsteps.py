@@ -1,0 +1,231 @@
+"""What a worker process adds to Celery's own: prefetch that does not hoard, leases, a watchdog, and finishing runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import redis
+from celery import bootsteps
+from celery.worker import state
+from kombu.mixins import ConsumerMixin
+
+from workers.process.engine import Engine, too_often
+from workers.process.heartbeat import silent_beats, start_again
+from workers.store.keys import FINISH, queue, waiting_keys
+from workers.store.redis_client import AWAY, connect
+from workers.store.run_store import Store
+
+log = logging.getLogger(__name__)
+
+CREDIT_SECONDS = 0.05
+
+
+class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Take messages only while the process has room for their attempts, and send events together.
+
+    Runs as a timer on the consumer's own loop, which also wakes that loop up as soon as there is room again.
+    Celery would send every event by itself, a tenth of a worker's time.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._engine: Engine = consumer.app.engine
+        consumer.connection_errors = tolerated(consumer.connection_errors)
+        consumer.on_send_event_buffered = lambda: None
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        self._set(consumer)
+        hub.timer.call_repeatedly(CREDIT_SECONDS, self._set, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        _send_events(consumer)
+
+    def _set(self, consumer: Any) -> None:
+        if consumer.qos is not None:
+            consumer.qos.set(self._engine.load.room())
+        _send_events(consumer)
+
+
+def _send_events(consumer: Any) -> None:
+    if consumer.event_dispatcher is not None:
+        consumer.event_dispatcher.flush()
+
+
+def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+    """What Celery must take for a lost connection.
+
+    kombu raises AttributeError when a job that ended during a reconnect is acknowledged on the channel that is
+    gone. Celery would end the worker for that; the message is delivered again anyway.
+    """
+    return (*errors, AttributeError)
+
+
+class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Keeps this process's messages from being delivered to somebody else while it is at them."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._consumer = consumer
+        self._engine: Engine = consumer.app.engine
+
+    def start(self, consumer: Any) -> None:
+        self._engine.heartbeat.add(self._refresh)
+
+    def stop(self, consumer: Any) -> None:
+        self._engine.heartbeat.remove(self._refresh)
+
+    def _refresh(self, client: redis.Redis) -> None:
+        # What a process holds without working at it is stuck on its way back: somebody else may have it.
+        if self._engine.active and not self._engine.draining:
+            refresh_messages(self._consumer.task_consumer.channel, client)
+
+
+class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Starts this process anew when it is idle although messages wait for it.
+
+    A consumer can lose its broker without noticing; whoever looks only at the process would never know.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+    broke_down = False
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._engine: Engine = worker.app.engine
+        self._idle = Idleness(silent_beats(self._engine.heartbeat.seconds))
+        self._queues = [*worker.app.amqp.queues.consume_from, FINISH]
+
+    def start(self, worker: Any) -> None:
+        self._engine.heartbeat.add(self._look)
+
+    def stop(self, worker: Any) -> None:
+        self._engine.heartbeat.remove(self._look)
+        # Celery stops its steps for an error of its own, too, and then tells nobody but its exit code.
+        Watchdog.broke_down = bool(worker.exitcode)
+
+    terminate = stop
+
+    def _look(self, client: redis.Redis) -> None:
+        try:
+            waiting = any(client.llen(name) for lane in self._queues for name in waiting_keys(lane))
+        except redis.RedisError:  # no reason to leave, and the server's return starts the count anew
+            waiting = False
+        busy = self._engine.active or Finisher.busy.is_set()
+        taken = Finisher.taken + sum(state.total_count.values())
+        if self._idle.is_stuck(waiting=waiting, busy=busy, taken=taken):
+            start_again(
+                "messages wait and this worker takes none; starting it anew", worked=self._idle.worked
+            )
+
+
+class Idleness:
+    """Counts looks at which messages waited and nothing was taken."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._looks = 0
+
+    @property
+    def worked(self) -> bool:
+        return self._taken > 0
+
+    def is_stuck(self, *, waiting: bool, busy: bool, taken: int) -> bool:
+        """Whether this look was one too many."""
+        self._looks = self._looks + 1 if waiting and not busy and taken == self._taken else 0
+        self._taken = taken
+        return self._looks > self._most
+
+
+def refresh_messages(channel: Any, client: redis.Redis) -> None:
+    """Keep this channel's messages from being delivered to somebody else.
+
+    kombu's private `_delivered` and `_dirty` say which those are; they are looked up afresh, since a reconnect
+    replaces them.
+    """
+    qos = channel.qos
+    tags = set(qos._delivered) - qos._dirty
+    if tags:
+        client.zadd(channel.unacked_index_key, dict.fromkeys(tags, time.time()), xx=True)
+
+
+class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Finishes runs in a thread with a consumer of its own, so that long attempts never hold up a finished run."""
+
+    requires = ("celery.worker.components:Pool",)
+    busy = threading.Event()
+    taken = 0
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._consumer: _FinishConsumer | None = None
+        self._thread = threading.Thread(target=self._insist, name="uplift-finish", daemon=True)
+
+    def start(self, worker: Any) -> None:
+        self._consumer = _FinishConsumer(worker.app)
+        self._thread.start()
+
+    def stop(self, worker: Any) -> None:
+        """Take no more runs; the one at hand has as long to end as attempts have."""
+        self.terminate(worker)
+        if Finisher.busy.is_set():
+            self._thread.join(worker.app.settings.drain_seconds)
+
+    def terminate(self, worker: Any) -> None:
+        if self._consumer is not None:
+            self._consumer.should_stop = True
+
+    def _insist(self) -> None:
+        assert self._consumer is not None
+        self._consumer.insist()
+
+
+class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hints
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.connection = app.connection_for_read()
+
+    def insist(self) -> None:
+        """Consume until told to stop, whatever happens: kombu survives lost connections, but no refused command."""
+        while not self.should_stop:
+            try:
+                self.run()
+            except Exception as problem:
+                log.warning("finishing runs was interrupted: %s", problem)
+                time.sleep(1)
+
+    def get_consumers(self, consumer: Any, channel: Any) -> list[Any]:
+        channel.basic_qos(0, 1, False)
+        return [consumer(queues=[queue(FINISH)], on_message=self._on_message, accept=["json"])]
+
+    def _on_message(self, message: Any) -> None:
+        args, _, _ = message.payload
+        heartbeat, refresh = self.app.engine.heartbeat, partial(refresh_messages, message.channel)
+        heartbeat.add(refresh)
+        Finisher.busy.set()
+        Finisher.taken += 1
+        try:
+            self.app.tasks["uplift.finish_run"].run(*args)
+            message.ack()
+        except Exception as problem:
+            log.exception("finishing run %s failed; it will be tried again", args[0] if args else "?")
+            if not isinstance(problem, AWAY) and too_often(self.app.settings, args[0], "finish", problem):
+                with closing(connect(self.app.settings.broker)) as client:
+                    trouble = f"finishing failed: {type(problem).__name__}: {problem}"[:500]
+                    Store(client).set_trouble(args[0], trouble)
+                message.ack()
+                return
+            time.sleep(1)
+            message.requeue()
+        finally:
+            Finisher.busy.clear()
+            heartbeat.remove(refresh)

@@ -1,0 +1,269 @@
+"""The asyncio loop of a worker process, on which all its attempts run; Celery's threads only wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+import redis.asyncio
+
+from workers.attempts.attempt import Attempt
+from workers.attempts.permits import Turns
+from workers.attempts.run_context import Run, RunGone, Runs
+from workers.attempts.tally import Tally
+from workers.models.needs import absent
+from workers.models.program import kill_all
+from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Teller
+from workers.store.bundles import BundleError
+from workers.store.claims import drop_all
+from workers.store.redis_client import connect, connect_insisting
+from workers.store.run_store import Store
+from workers.store.settings import ProcessSettings
+
+log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 5.0
+MOST_HAND_BACKS = 3
+
+
+class Drained(Exception):
+    """The worker is shutting down and hands this batch back."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Attempts that travel in one message; `round` counts the tries that a run gives its errors."""
+
+    run_id: str
+    round: int
+    indexes: tuple[int, ...]
+    quarantine: bool = False
+
+
+class Load:
+    """How much of its capacity this process has promised: 1.0 is as much as can be in flight."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches = 0
+        self.share = 0.0
+        self.last_share = 0.0
+
+    def add(self, share: float) -> None:
+        with self._lock:
+            self.batches += 1
+            self.share += share
+            self.last_share = share
+
+    def remove(self, share: float) -> None:
+        with self._lock:
+            self.batches -= 1
+            self.share = self.share - share if self.batches else 0.0
+
+    def room(self, most: float = 1.5) -> int:
+        """How many messages a worker may hold: what it has, and as many like the last as fit below `most`.
+
+        Hoarding would leave nothing to workers that join late.
+        """
+        with self._lock:
+            if not self.batches:
+                return max(1, math.ceil(most / self.last_share)) if self.last_share else 1
+            return self.batches + max(0, math.ceil((most - self.share) / max(self.last_share, 1e-6)))
+
+
+class Engine:
+    """One per process: the loop, its Redis connection, the slots and the runs that are known here."""
+
+    def __init__(self, settings: ProcessSettings, *, public: bool = True) -> None:
+        self.settings = settings
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.load = Load()
+        self.done = 0
+        self._loop = asyncio.new_event_loop()
+        self._client = connect_insisting(settings.broker)
+        self.tally = Tally()
+        self.turns = Turns(self._client, settings, self.tally)
+        self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
+        self._tasks: set[asyncio.Task[int]] = set()
+        self.draining = False
+        self.alone = 0
+        self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
+        self._thread.start()
+        self._teller = Teller(self.name, self.tally)
+        self.heartbeat = Heartbeat(self, self._loop, public=public)
+        if public:
+            self.heartbeat.add(self._tell, BEAT_SECONDS)
+        self.heartbeat.start()
+
+    @property
+    def in_flight(self) -> int:
+        return self.turns.used
+
+    @property
+    def active(self) -> bool:
+        """Whether any batch is under way here."""
+        return bool(self._tasks or self.alone)
+
+    def held(self) -> dict[str, dict[int, int]]:
+        """The claims of this process that are to be kept, by run, as index and token; of one that leaves, none."""
+        if self.draining:
+            return {}
+        return {run.manifest.run_id: dict(run.claims.held) for run in self.runs.known()}
+
+    def about(self) -> dict[str, Any]:
+        """What this worker says of itself to whoever counts workers."""
+        return {
+            "name": self.name,
+            "in_flight": self.in_flight,
+            "slots": self.settings.in_flight,
+            "done": self.done,
+            "lacks": absent(os.environ),
+        }
+
+    def _tell(self, client: redis.Redis) -> None:
+        """Tell those who watch a run what is in flight here."""
+        grids = {run.manifest.run_id: run.grid for run in self.runs.known()}
+        held = {run_id: claims for run_id, claims in self.held().items() if run_id in grids}
+        pipe = client.pipeline(transaction=False)
+        self._teller.tell(pipe, grids, held, time.monotonic())
+        try:
+            pipe.execute()
+        # The next second tells more than this one would have; renewing the claims says what is wrong.
+        except redis.RedisError as problem:
+            log.debug("watchers not told: %s", problem)
+
+    def run_batch(self, batch: Batch) -> int:
+        """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
+        return int(self._wait(self._tracked(lambda: self._batch(batch))))
+
+    def give_up(self, batch: Batch, why: str) -> int:
+        """Record an error for every attempt of a batch that is still wanted; returns and raises like `run_batch`."""
+        return int(self._wait(self._tracked(lambda: self._given_up(batch, why))))
+
+    def drain(self) -> None:
+        """Give back everything that is still running: cancel, drop the claims, let the batches be requeued.
+
+        What does not end within CANCEL_SECONDS loses its claims all the same: somebody else starts it.
+        """
+        self.draining = True
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(CANCEL_SECONDS)
+        kill_all()
+        # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
+        client = connect(self.settings.broker, timeout_seconds=5, retries=1)
+        with suppress(redis.RedisError):
+            for run in self.runs.known():
+                drop_all(client, run.manifest.run_id, self.name)
+        client.close()
+
+    def close(self) -> None:
+        self.heartbeat.stop()
+        if self._thread.is_alive():
+            self._wait(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=5)
+        if not self._thread.is_alive() and not self._loop.is_closed():
+            self._loop.close()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _close(self) -> None:
+        await self.turns.close()
+        await self.runs.close()
+        await self._client.aclose()
+
+    async def _cancel_all(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A claim that was on its way when its attempt was cancelled still reaches the server.
+        if runs := self.runs.known():
+            await asyncio.wait([asyncio.ensure_future(run.claims.settle()) for run in runs], timeout=1)
+
+    async def _tracked(self, work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+        if self.draining:
+            raise Drained
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Drained from None
+        finally:
+            self._tasks.discard(task)
+
+    async def _batch(self, batch: Batch) -> int:
+        try:
+            async with self.runs.use(batch.run_id) as run:
+                cells = [run.grid.cell(index) for index in batch.indexes]
+                await run.fetch_tasks({cell.task for cell in cells})
+                self.check_draining()
+                share = self._share(run, batch)
+                self.load.add(share)
+                try:
+                    return await self._all(run, batch)
+                finally:
+                    self.load.remove(share)
+        except (RunGone, BundleError) as problem:
+            log.warning("batch of run %s is left out: %s", batch.run_id, problem)
+            return 0
+
+    async def _all(self, run: Run, batch: Batch) -> int:
+        """Run all attempts of a batch to their end, even when one of them cannot reach the store any more."""
+        ended = await asyncio.gather(
+            *(self._make(run, batch, index) for index in batch.indexes), return_exceptions=True
+        )
+        for problem in ended:
+            if isinstance(problem, BaseException):
+                raise problem
+        return sum(cast("list[int]", ended))
+
+    async def _make(self, run: Run, batch: Batch, index: int) -> int:
+        return await (await self._attempt(run, batch, index)).make()
+
+    async def _attempt(self, run: Run, batch: Batch, index: int) -> Attempt:
+        question = await run.question(index)
+        return Attempt(self, run, question, index, batch.round, quarantine=batch.quarantine)
+
+    async def _given_up(self, batch: Batch, why: str) -> int:
+        async with self.runs.use(batch.run_id) as run:
+            return sum(
+                [await (await self._attempt(run, batch, index)).give_up(why) for index in batch.indexes]
+            )
+
+    def _share(self, run: Run, batch: Batch) -> float:
+        agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
+        per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
+        return len(batch.indexes) * per_attempt
+
+    def check_draining(self) -> None:
+        """Python 3.11's `asyncio.wait_for`, which redis calls, can lose a cancellation that comes as it ends."""
+        if self.draining:
+            raise asyncio.CancelledError
+
+
+def too_often(settings: ProcessSettings, run_id: str, name: str, problem: Exception) -> bool:
+    """Count that a message is about to be handed back; whether this was the last time.
+
+    The type of the problem is the reason: its words may name a time or a place that is never the same. While the
+    server takes no note, nothing is given up.
+    """
+    client = connect(settings.broker, timeout_seconds=5, retries=1)
+    try:
+        times = Store(client).count_hand_back(run_id, name, type(problem).__name__)
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+    return times >= MOST_HAND_BACKS

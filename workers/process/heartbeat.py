@@ -1,0 +1,269 @@
+"""One thread of a worker process that renews what it holds and tells that it is alive, over one connection.
+
+It is a thread of its own, so that neither a busy event loop nor Celery's reconnecting lets leases run out. A killed
+process stops renewing at once, and a process whose loop hangs is made to leave.
+
+Once a second it tells those who watch a run what is in flight, what takes longest and how fast it goes. That is
+forgotten after a few seconds, so that a dead worker's attempts do not stay in anybody's view; its counts stay for as
+long as the run does. Nothing but displays depends on either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
+
+import redis
+
+from workers.attempts.tally import RunTally, Tally
+from workers.store.claims import lease
+from workers.store.keys import WORKING_SECONDS, Keys
+from workers.store.messages import Grid
+from workers.store.redis_client import AWAY, connect, sign_of_life
+from workers.store.settings import ProcessSettings
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+SILENT_BEATS = 8
+SHORTEST_SILENCE = 20.0
+HUNG_EXIT = 76
+STUCK_EXIT = 75
+MOST_RESTARTS = 3
+_RESTARTS = "UPLIFT_RESTARTS"
+
+
+class Holder(Protocol):
+    """Whatever has claims to keep: an engine."""
+
+    name: str
+    settings: ProcessSettings
+
+    def held(self) -> dict[str, dict[int, int]]: ...
+
+    def about(self) -> dict[str, Any]: ...
+
+
+def beat_seconds(settings: ProcessSettings) -> float:
+    """Four beats in a lease: three may get lost."""
+    return min(settings.visibility_seconds, settings.lease_seconds) / 4
+
+
+def silent_beats(every: float) -> int:
+    """How many beats without progress are a hang. Beats are counted, not seconds: a laptop may sleep for hours."""
+    return max(SILENT_BEATS, math.ceil(SHORTEST_SILENCE / every))
+
+
+Duty = Callable[[redis.Redis], None]
+
+
+@dataclass
+class _Schedule:
+    seconds: float
+    due: float
+
+
+class Heartbeat:
+    """Renews a process's claims until it is stopped, and does what is added to it.
+
+    `public` also tells the server that a worker is here.
+    """
+
+    def __init__(self, holder: Holder, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
+        self.seconds = beat_seconds(holder.settings)
+        self._holder = holder
+        self._loop = loop
+        self._public = public
+        self._stopped = threading.Event()
+        self._unanswered = 0
+        # What was added first is done first; a monotonic time of 0 is long past.
+        self._duties: dict[Duty, _Schedule] = {self._renew: _Schedule(self.seconds, 0.0)}
+        self._thread = threading.Thread(target=self._run, name="uplift-heartbeat", daemon=True)
+        self.leave: Callable[[str], None] = hang_up
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def add(self, duty: Duty, seconds: float | None = None) -> None:
+        """Do this from now on, at every beat or every so many seconds."""
+        seconds = self.seconds if seconds is None else seconds
+        self._duties[duty] = _Schedule(seconds, time.monotonic() + seconds)
+
+    def remove(self, duty: Duty) -> None:
+        self._duties.pop(duty, None)
+
+    def _run(self) -> None:
+        client = connect(self._holder.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
+        while not self._stopped.is_set():
+            self._do_what_is_due(client)
+            next_due = min(schedule.due for schedule in list(self._duties.values()))
+            # At most so long, because somebody may add what is due earlier.
+            self._stopped.wait(min(BEAT_SECONDS, max(0.0, next_due - time.monotonic())))
+        client.close()
+
+    def _do_what_is_due(self, client: redis.Redis) -> None:
+        for duty, schedule in list(self._duties.items()):
+            now = time.monotonic()
+            if schedule.due > now:
+                continue
+            schedule.due = now + schedule.seconds
+            try:
+                duty(client)
+            # A missed beat is mended by the next one; a dead thread would be mended by nobody.
+            except Exception as problem:
+                log.warning("missed a beat: %s", problem)
+                if isinstance(problem, AWAY):
+                    return  # the claims come first again, before anything else waits for this server
+
+    def _renew(self, client: redis.Redis) -> None:
+        self._ask_loop(silent_beats(self.seconds))
+        for run_id, held in self._holder.held().items():
+            lease(client, run_id, held, self._holder.settings.lease_seconds)
+        if self._public:
+            sign_of_life(client, self._holder.name, self._holder.about())
+
+    def _ask_loop(self, most: int) -> None:
+        if self._unanswered > most and not self._stopped.is_set():
+            self.leave("the loop of this worker hangs; its attempts will be given to somebody else")
+        self._unanswered += 1
+        with suppress(RuntimeError):  # the loop was closed in this very moment: we are leaving
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._unanswered = 0
+
+
+def hang_up(why: str) -> None:
+    """End this process at once: it holds attempts that it will never finish."""
+    log.critical("%s", why)
+    os._exit(HUNG_EXIT)
+
+
+def start_again(why: str, *, worked: bool) -> None:
+    """Replace this process by a fresh one with the same id, so that no supervisor is needed.
+
+    One that has never done anything between three such restarts leaves instead, with an exit code for whoever
+    supervises it.
+    """
+    restarts = 1 if worked else int(os.environ.get(_RESTARTS, "0")) + 1
+    log.critical("%s", why)
+    if restarts > MOST_RESTARTS:
+        os._exit(STUCK_EXIT)
+    os.environ[_RESTARTS] = str(restarts)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+FORGOTTEN_SECONDS = 6
+RATE_SECONDS = 30.0
+SLOWEST = 8
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One worker at one run. `in_flight` counts by the model's position, `slowest` are (index, seconds) pairs.
+
+    The first three are None where the worker has not been heard of lately; the counts are those of its lifetime.
+    """
+
+    worker: str
+    in_flight: dict[int, int] | None = None
+    slowest: tuple[tuple[int, float], ...] = ()
+    rate: float | None = None
+    done: int = 0
+    retries: int = 0
+    unpriced: int = 0
+    spent: float = 0.0
+
+
+def read(client: redis.Redis, run_id: str) -> list[Beat]:
+    """Everything that workers have told about a run, by name."""
+    keys = Keys(run_id)
+    totals = cast("dict[bytes, bytes]", client.hgetall(keys.tallies))
+    names = sorted(totals)
+    if not names:
+        return []
+    fresh = cast("list[bytes | None]", client.mget([keys.beat(name.decode()) for name in names]))
+    return [_beat(name.decode(), totals[name], data) for name, data in zip(names, fresh, strict=True)]
+
+
+def _beat(worker: str, total: bytes, data: bytes | None) -> Beat:
+    done, retries, unpriced, spent = map(float, total.split())
+    counts: tuple[Any, ...] = (int(done), int(retries), int(unpriced), spent)
+    if data is None:
+        return Beat(worker, None, (), None, *counts)
+    said = json.loads(data)
+    in_flight = {int(model): int(count) for model, count in said["in_flight"].items()}
+    slowest = tuple((int(index), float(seconds)) for index, seconds in said["slowest"])
+    return Beat(worker, in_flight, slowest, float(said["rate"]), *counts)
+
+
+@dataclass
+class Pace:
+    """How many a second, over the last RATE_SECONDS or as long as there is something to count."""
+
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def rate(self, now: float, count: int) -> float:
+        self._seen.append((now, count))
+        while now - self._seen[0][0] > RATE_SECONDS:
+            self._seen.popleft()
+        begun, first = self._seen[0]
+        return (count - first) / (now - begun) if now > begun else 0.0
+
+
+class Teller:
+    """Knows since when each attempt of this process has been in flight, and puts beats into a pipeline."""
+
+    def __init__(self, worker: str, tally: Tally) -> None:
+        self._worker = worker
+        self._tally = tally
+        self._since: dict[str, dict[tuple[int, int], float]] = {}
+        self._paces: dict[str, Pace] = {}
+        self._told: dict[str, RunTally] = {}
+
+    def tell(self, pipe: Any, grids: dict[str, Grid], held: dict[str, dict[int, int]], now: float) -> None:
+        """Add a beat for every run that has something in flight or news; `now` is a monotonic time."""
+        for run_id, claims in held.items():
+            total = self._tally.runs.get(run_id) or RunTally()
+            rate = self._paces.setdefault(run_id, Pace()).rate(now, total.done)
+            known = self._since.get(run_id, {})
+            since = {claim: known.get(claim, now) for claim in claims.items()}
+            self._since[run_id] = since
+            if not since and self._told.get(run_id) == total:
+                continue
+            self._told[run_id] = replace(total)
+            self._put(pipe, run_id, self._said(grids[run_id], since, rate, now), total)
+        for gone in self._since.keys() - held.keys():
+            for memory in (self._since, self._paces, self._told):
+                memory.pop(gone, None)
+
+    def _said(
+        self, grid: Grid, since: dict[tuple[int, int], float], rate: float, now: float
+    ) -> dict[str, Any]:
+        models = Counter(grid.cell(index).model for index, _ in since)
+        longest = heapq.nsmallest(SLOWEST, since.items(), key=lambda item: item[1])
+        slowest = [(index, round(now - begun, 1)) for (index, _), begun in longest]
+        return {"in_flight": models, "slowest": slowest, "rate": round(rate, 3)}
+
+    def _put(self, pipe: Any, run_id: str, said: dict[str, Any], total: RunTally) -> None:
+        keys = Keys(run_id)
+        pipe.set(keys.beat(self._worker), json.dumps(said), ex=FORGOTTEN_SECONDS)
+        counts = f"{total.done} {total.retries} {total.unpriced} {total.spent!r}"
+        pipe.hset(keys.tallies, self._worker, counts)
+        pipe.expire(keys.tallies, WORKING_SECONDS)

@@ -1,0 +1,74 @@
+"""Run one attempt in a process of its own, because its neighbours' processes died with it more than once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from workers.process.engine import Batch, Drained, Engine
+from workers.rounds.child_process import leave_with_parent
+from workers.store.settings import from_environment
+
+HANDED_BACK = 77
+LOOK_SECONDS = 0.2
+DROP_SECONDS = 15.0
+
+
+class Died(Exception):
+    """The process that ran nothing but this attempt died with it."""
+
+
+def run_alone(batch: Batch, worker: Engine) -> int:
+    """Run the batch in a child and wait; returns the records stored.
+
+    Raises Died when the child does: the batch is delivered again, and once the dead child's claim has run out,
+    the next child finds one death too many and says so in the record. Raises Drained when this worker must stop.
+    """
+    worker.alone += 1
+    try:
+        return _in_a_child(batch, worker)
+    finally:
+        worker.alone -= 1
+
+
+def _in_a_child(batch: Batch, worker: Engine) -> int:
+    message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "workers.process.quarantine", message],
+        env={**os.environ, "UPLIFT_BROKER": worker.settings.broker},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdin is not None
+        while child.poll() is None:
+            if worker.draining:
+                child.stdin.close()
+            try:
+                child.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+        out = child.stdout.read() if child.stdout is not None else b""
+    if child.returncode == HANDED_BACK:
+        raise Drained
+    if child.returncode:
+        raise Died(f"attempt {batch.indexes} of run {batch.run_id} ended its process ({child.returncode})")
+    return int(out)
+
+
+def main(message: str) -> None:
+    run_id, number, indexes = json.loads(message)
+    engine = Engine(from_environment(), public=False)
+    leaving = leave_with_parent(HANDED_BACK, engine.drain)
+    try:
+        stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
+    except Drained:
+        leaving.join(DROP_SECONDS)  # it drops the claim and ends the process
+        raise SystemExit(HANDED_BACK) from None
+    engine.close()
+    sys.stdout.write(str(stored))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Publish a round of attempts, finish it, aggregate the run."""

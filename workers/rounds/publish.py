@@ -1,0 +1,93 @@
+"""Publish a round of a run's attempts: one chord whose header is the batches and whose callback finishes the run.
+
+A run that may stop early is published in waves, with a look at its records after each; others are one wave.
+Attempts are numbered breadth first, so a wave is a range of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from celery import Celery, chord
+
+from workers.store.keys import FINISH, QUARANTINE, queue
+from workers.store.run_store import StoredRun
+
+NAMED_TASKS = 3
+
+Priority = Literal["high", "normal", "low"]
+# 0 is the highest that Redis transports know; workers take the higher ones of all lanes first.
+PRIORITIES: dict[Priority, int] = {"high": 0, "normal": 3, "low": 6}
+
+
+def publish_round(
+    app: Celery,
+    run: StoredRun,
+    *,
+    generation: int,
+    number: int,
+    indexes: list[int],
+    alone: Collection[int] = (),
+) -> None:
+    """Send the attempts `indexes` as round `number`; those in `alone` go one by one to the quarantine lane."""
+    together = batches_of([index for index in indexes if index not in alone])
+    batches = [*together, *([index] for index in indexes if index in alone)]
+    run_batch, finish_run = app.tasks["uplift.run_batch"], app.tasks["uplift.finish_run"]
+    header = []
+    for position, batch in enumerate(batches, start=1):
+        quarantine = position > len(together)
+        header.append(
+            run_batch.s(run.run_id, number, batch, quarantine).set(
+                queue=QUARANTINE if quarantine else run.manifest.lane,
+                priority=PRIORITIES[run.manifest.priority],
+                argsrepr=f"run {run.run_id} batch {position}/{len(batches)}: {_tasks(batch, run)}",
+                kwargsrepr="",
+            )
+        )
+    callback = finish_run.si(run.run_id, generation, number).set(
+        argsrepr=f"run {run.run_id} round {number}", kwargsrepr=""
+    )
+    _declare_finish(app)
+    chord(header, app=app)(callback)
+
+
+def batch_size(attempts: int) -> int:
+    """Small runs spread over workers one attempt at a time; large ones save messages."""
+    return max(1, min(20, attempts // 200))
+
+
+def batches_of(indexes: list[int]) -> list[list[int]]:
+    size = batch_size(len(indexes))
+    return [indexes[start : start + size] for start in range(0, len(indexes), size)]
+
+
+def _declare_finish(app: Celery) -> None:
+    """Make sure that the callback finds its queue: workers declare it when they connect, and FLUSHALL forgets it."""
+    with app.connection_or_acquire() as connection:
+        queue(FINISH).bind(connection.default_channel).declare()
+
+
+def _tasks(batch: list[int], run: StoredRun) -> str:
+    grid = run.grid
+    found = list(dict.fromkeys(run.info.tasks[grid.cell(index).task].id for index in batch))
+    more = len(found) - NAMED_TASKS
+    return "tasks " + ", ".join(found[:NAMED_TASKS]) + (f" and {more} more" if more > 0 else "")
+
+
+def next_end(run: StoredRun, end: int) -> int:
+    """The index at which the wave after `end` ends.
+
+    A run that may stop early is looked at after each round of attempts, as its statistics demand.
+    """
+    if not run.manifest.stop_early:
+        return run.grid.attempts
+    return min(run.grid.attempts, (end // run.grid.units + 1) * run.grid.units)
+
+
+def waves(run: StoredRun) -> int:
+    """How many waves the run has if it never stops."""
+    count, end = 0, 0
+    while end < run.grid.attempts:
+        count, end = count + 1, next_end(run, end)
+    return count

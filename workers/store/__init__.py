@@ -1,0 +1,1 @@
+"""A run as Redis holds it: what producer and workers agree on."""

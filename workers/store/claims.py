@@ -1,0 +1,251 @@
+"""Claim attempts, keep the claims alive and store their records: each one a Lua script, sent for many at once.
+
+Claims and stores that arrive while a call is under way travel together in the next call, so that a thousand
+short attempts cost a few dozen round trips.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import redis.asyncio
+
+from workers.store.keys import Keys, script
+
+Code = Literal["go", "final", "held", "halted", "quarantine", "poison", "full", "budget"]
+Stored = Literal["stored", "replaced", "duplicate", "late"]
+MOST_AT_ONCE = 200
+RELEASE_SECONDS = 5.0
+_ASKED = 0
+_Kind = tuple[int, bool, float, bool]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The answer to "is it still wanted?"; only `go` allows an attempt to start.
+
+    `deliveries` counts this start and all earlier ones, `errors` the earlier tries that ended in `error`;
+    `wait_seconds` is what is left of another worker's claim. `full` means that the budget is reserved by attempts
+    that are in flight: what they really cost decides whether this one may start.
+    """
+
+    code: Code
+    token: int = 0
+    deliveries: int = 0
+    errors: int = 0
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An attempt that a worker would like to start; `unseen` where its estimate is the longest answer's price."""
+
+    index: int
+    round: int
+    quarantine: bool = False
+    estimate: float = 0.0
+    unseen: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A packed record on its way to the store; each of its `unpriced` calls counts with what was reserved.
+
+    `lost` is the part of `cost` that was for nothing if another try takes this record's place.
+    """
+
+    index: int
+    token: int
+    round: int
+    outcome: str
+    cost: float
+    lost: float
+    unpriced: int
+    arm: int
+    payload: bytes
+
+
+class Coalescer:
+    """Hand items to `send` in lists: one call at a time, everything that waits goes along."""
+
+    def __init__(self, send: Callable[[list[Any]], Awaitable[Sequence[Any]]]) -> None:
+        self._send = send
+        self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._drain())
+        return await future
+
+    async def settle(self) -> None:
+        """Wait until everything that was asked for has been sent and answered."""
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        await asyncio.sleep(0)  # let everything that is ready in this turn of the loop join the first call
+        while self._waiting:
+            taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            try:
+                answers = await self._send([item for item, _ in taken])
+            except Exception as problem:
+                for _, future in taken:
+                    if not future.done():
+                        future.set_exception(problem)
+                continue
+            for (_, future), answer in zip(taken, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+
+class RunClaims:
+    """One run's claims and stores from one worker process."""
+
+    def __init__(self, client: redis.asyncio.Redis, run_id: str, owner: str, *, lease_seconds: float) -> None:
+        keys = Keys(run_id)
+        self._owner = owner
+        self._lease_ms = int(lease_seconds * 1000)
+        self._claim_keys = [
+            keys.state,
+            keys.records,
+            keys.errors,
+            keys.claims,
+            keys.owners,
+            keys.deaths,
+        ]
+        self._store_keys = [
+            keys.state,
+            keys.records,
+            keys.errors,
+            keys.claims,
+            keys.owners,
+            keys.counts,
+            keys.failures,
+        ]
+        self._lease_keys = [keys.state, keys.claims, keys.owners]
+        self._claim_script = client.register_script(script("claim"))
+        self._store_script = client.register_script(script("store"))
+        self._lease_script = client.register_script(script("lease"))
+        self._claims: dict[_Kind, Coalescer] = {}
+        self._store = Coalescer(self._send_records)
+        self.held: dict[int, int] = {}
+
+    async def claim(self, wanted: Wanted) -> Claim:
+        if wanted.index in self.held:  # delivered twice to this very process
+            return Claim("held", wait_seconds=1.0)
+        self.held[wanted.index] = _ASKED
+        try:
+            claim = await self._ask(wanted)
+        except BaseException:
+            self.held.pop(wanted.index, None)
+            raise
+        if claim.code == "go":
+            self.held[wanted.index] = claim.token
+        else:
+            self.held.pop(wanted.index, None)
+        return claim
+
+    async def _ask(self, wanted: Wanted) -> Claim:
+        kind = (wanted.round, wanted.quarantine, wanted.estimate, wanted.unseen)
+        if kind not in self._claims:
+            self._claims[kind] = Coalescer(lambda indexes: self._send_claims(kind, indexes))
+        return cast("Claim", await self._claims[kind](wanted.index))
+
+    async def store(self, finished: Finished) -> Stored:
+        """Store a record, which ends its claim. One that could not be stored keeps it: `release` it then."""
+        stored = cast("Stored", await self._store(finished))
+        self.held.pop(finished.index, None)
+        return stored
+
+    async def release(self, index: int, token: int) -> None:
+        """Give up a claim whose attempt ended without a record, so that whoever gets it next can start at once.
+
+        What is not held with this token is left alone. A server that does not answer lets the claim run out by itself.
+        """
+        if token == _ASKED or self.held.get(index) != token:
+            return
+        del self.held[index]
+        with suppress(redis.RedisError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._lease_script(keys=self._lease_keys, args=[0, index, token])
+
+    async def settle(self) -> None:
+        """Wait for everything that is on its way to the server."""
+        await asyncio.gather(*(one.settle() for one in (*self._claims.values(), self._store)))
+
+    async def _send_claims(self, kind: _Kind, indexes: list[int]) -> list[Claim]:
+        round_number, quarantine, estimate, unseen = kind
+        settings: list[int | str] = [
+            self._lease_ms,
+            round_number,
+            int(quarantine),
+            repr(estimate),
+            int(unseen),
+            self._owner,
+        ]
+        arguments = [*settings, *indexes]
+        answers = await self._claim_script(keys=self._claim_keys, args=arguments)
+        return [_claim(answer) for answer in answers]
+
+    async def _send_records(self, records: list[Finished]) -> list[Stored]:
+        arguments: list[Any] = []
+        for record in records:
+            arguments += [
+                record.index,
+                record.token,
+                record.round,
+                record.outcome,
+                repr(record.cost),
+                repr(record.lost),
+                record.unpriced,
+                record.arm,
+                record.payload,
+            ]
+        answers = await self._store_script(keys=self._store_keys, args=arguments)
+        return [cast("Stored", answer.decode()) for answer in answers]
+
+
+def _claim(answer: list[Any]) -> Claim:
+    code = cast("Code", answer[0].decode())
+    if code == "held":
+        return Claim(code, wait_seconds=answer[4] / 1000)
+    if len(answer) == 1:
+        return Claim(code)
+    return Claim(code, token=answer[1], deliveries=answer[2], errors=answer[3])
+
+
+def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float) -> int:
+    """Refresh claims from the lease thread, or drop them with `seconds=0`; returns how many were still ours."""
+    if not held:
+        return 0
+    keys = Keys(run_id)
+    pairs = [value for pair in held.items() if pair[1] != _ASKED for value in pair]
+    refresh = client.register_script(script("lease"))
+    return int(
+        cast("int", refresh(keys=[keys.state, keys.claims, keys.owners], args=[int(seconds * 1000), *pairs]))
+    )
+
+
+def expire_all(client: redis.Redis, run_id: str) -> None:
+    """Let every claim of a run run out now, because whoever held one is known to be gone."""
+    key = Keys(run_id).claims
+    held = cast("list[bytes]", client.zrange(key, 0, -1))
+    if held:
+        client.zadd(key, dict.fromkeys(held, 1), xx=True)
+
+
+def drop_all(client: redis.Redis, run_id: str, owner: str) -> int:
+    """Give up everything that `owner` holds of a run, so that somebody else can start it at once."""
+    held = {}
+    for index, value in cast("dict[bytes, bytes]", client.hgetall(Keys(run_id).owners)).items():
+        token, _, name = value.decode().split(" ", 2)
+        if name == owner:
+            held[int(index)] = int(token)
+    return lease(client, run_id, held, 0)

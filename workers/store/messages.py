@@ -1,0 +1,258 @@
+"""What a producer tells workers: the run's manifest and its tasks. Both live in Redis; job arguments hold ids only.
+
+Attempts are numbered breadth first, so that a message needs only integers: attempt 1 of all tasks in all arms comes
+first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, model, arm); the same unit's attempts lie
+`units` apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from aggregate.records.settings import Setting, SharedSettings
+from judges.judgment import Sandbox
+from judges.spec import JudgeSpec
+
+FORMAT_VERSION: Literal[1] = 1
+DEFAULT_TIMEOUT_SECONDS = 300
+SkillMode = Literal["prepend", "mount"]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Replies(_Message):
+    """Files with what the simulated model says when it is to pass or to fail."""
+
+    passing: Annotated[str | None, Field(alias="pass")] = None
+    failing: Annotated[str | None, Field(alias="fail")] = None
+
+
+class Task(_Message):
+    """One prompt and one judge."""
+
+    id: str
+    description: str = ""
+    prompt: str
+    judge: Annotated[JudgeSpec, Field(discriminator="type")]
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    tier: str | None = None
+    tags: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    replies: Replies | None = None
+    should_trigger: bool | None = None
+
+
+class Arm(_Message):
+    """What the model is given: a skill by its bundle's digest and the folder's name in it, or nothing."""
+
+    name: str
+    bundle: str | None = None
+    folder: str = ""
+
+
+class CommandSpec(_Message):
+    """A program that stands for a model, as the config declares it; see docs/models.md for each field."""
+
+    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    prompt: Literal["stdin", "file"] = "stdin"
+    output: Literal["text", "json", "jsonl"] = "text"
+    text_path: str | None = None
+    input_tokens_path: str | None = None
+    output_tokens_path: str | None = None
+    cache_read_tokens_path: str | None = None
+    cost_path: str | None = None
+    turns_path: str | None = None
+    skill_invoked_path: str | None = None
+    error_path: str | None = None
+    environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    skill_folder: str | None = None
+    skill_argv: tuple[str, ...] = ()
+    model_argv: tuple[str, ...] = ()
+    ok_exit_codes: tuple[int, ...] = (0,)
+    busy_exit_codes: tuple[int, ...] = ()
+    readable: tuple[str, ...] = ()
+    agent: bool = True
+
+
+class Price(_Message):
+    """USD per million tokens."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cache_read: Annotated[float | None, Field(ge=0)] = None
+    cache_write: Annotated[float | None, Field(ge=0)] = None
+
+
+class Limits(_Message):
+    """What one model may be asked, over all workers together; None is no limit."""
+
+    rpm: Annotated[
+        float | None,
+        Field(gt=0),
+        Setting("Limits and money", "Calls per minute to each model, over all workers together.", "NUMBER"),
+    ] = None
+    tpm: Annotated[
+        float | None,
+        Field(gt=0),
+        Setting("Limits and money", "Tokens per minute of each model, over all workers.", "NUMBER"),
+    ] = None
+    max_in_flight: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting("Limits and money", "Calls at once to each model, over all workers.", "NUMBER"),
+    ] = None
+
+    @property
+    def none(self) -> bool:
+        """Whether the model may be asked as often as anybody likes."""
+        return self.rpm is None and self.tpm is None and self.max_in_flight is None
+
+
+NO_LIMITS = Limits()
+
+
+class CallSettings(_Message):
+    """The settings of a run that the clients of models need."""
+
+    params: Annotated[
+        dict[str, Any],
+        Setting(
+            "Models",
+            "A parameter of the models, such as temperature=0 or max_tokens=2000; may repeat.",
+            "KEY=VALUE",
+            flag="--param",
+        ),
+    ] = {}
+    tools: Annotated[
+        tuple[str, ...] | None,
+        Setting("Models", "Tools that claude-code may use, between commas; empty for none.", "LIST"),
+    ] = None
+    commands: Annotated[
+        dict[str, CommandSpec], Setting("Models", "Programs that stand for models.", in_evaluate=False)
+    ] = {}
+    prices: Annotated[
+        dict[str, Price],
+        Setting(
+            "Limits and money",
+            "Per model: input, output, optionally cache_read and cache_write.",
+            in_evaluate=False,
+        ),
+    ] = {}
+    retry: Annotated[
+        bool,
+        Setting(
+            "Limits and money",
+            "Ask a busy or broken model once, not up to six times.",
+            flag="--no-retry",
+        ),
+    ] = True
+
+
+class ModelSettings(CallSettings):
+    """How models are to be asked: sampling parameters, declared programs, prices and shared limits.
+
+    `replays` says where the recording of a `replay:` model lies here; it is each worker's own.
+    """
+
+    limits: dict[str, Limits] = {}
+    default_limits: Limits = NO_LIMITS
+    replays: dict[str, str] = {}
+
+
+class Cell(NamedTuple):
+    """Where an attempt stands: positions of its task, model and arm in the manifest, and its number from 1."""
+
+    task: int
+    model: int
+    arm: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The sizes that fix every attempt's index."""
+
+    tasks: int
+    models: int
+    arms: int
+    pass_k: int
+
+    @property
+    def units(self) -> int:
+        return self.tasks * self.models * self.arms
+
+    @property
+    def attempts(self) -> int:
+        return self.units * self.pass_k
+
+    def cell(self, index: int) -> Cell:
+        if not 0 <= index < self.attempts:
+            raise ValueError(f"attempt {index} is outside this run's {self.attempts} attempts")
+        rest, arm = divmod(index, self.arms)
+        rest, model = divmod(rest, self.models)
+        number, task = divmod(rest, self.tasks)
+        return Cell(task, model, arm, number + 1)
+
+    def index(self, cell: Cell) -> int:
+        return (
+            ((cell.number - 1) * self.tasks + cell.task) * self.models + cell.model
+        ) * self.arms + cell.arm
+
+
+class WorkerSettings(SharedSettings):
+    """The settings of a run that workers need, beside how models are called."""
+
+    judge_model: Annotated[
+        str | None,
+        Setting("Models", "Model for llm-rubric judges.", "SPEC", default="the run's model"),
+    ] = None
+    skill_mode: Annotated[
+        SkillMode | None,
+        Setting(
+            "Models",
+            "prepend (the skill goes in front of the prompt) or mount (its folder is installed).",
+            "MODE",
+            default="mount for agents, else prepend",
+        ),
+    ] = None
+    sandbox: Annotated[
+        Sandbox,
+        Setting(
+            "Where it runs",
+            "Confine code that judges and agents run: auto (where it works), required or off.",
+            "WHEN",
+        ),
+    ] = "auto"
+    priority: Annotated[
+        Literal["high", "normal", "low"],
+        Setting("Where it runs", "high, normal or low: whose batches a shared broker serves first.", "LEVEL"),
+    ] = "normal"
+
+
+class Manifest(WorkerSettings):
+    """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
+
+    `fixtures` is a bundle's digest; `replays` has one for each `replay:` model, whose recording is in it.
+    With `rejudged_from`, an earlier run's id, no model is asked: its answers are in the store.
+    """
+
+    format_version: Literal[1] = FORMAT_VERSION
+    run_id: str
+    created_at: str
+    task_count: int
+    arms: tuple[Arm, ...]
+    fixtures: str | None = None
+    replays: dict[str, str] = Field(default_factory=dict)
+    settings: ModelSettings = ModelSettings()
+    rejudged_from: str | None = None
+    lane: str
+
+    @property
+    def grid(self) -> Grid:
+        """The sizes that number the run's attempts."""
+        return Grid(self.task_count, len(self.models), len(self.arms), self.pass_k)

@@ -1,0 +1,147 @@
+"""The Redis server itself: connecting to it, whether it can be trusted with a run, and which workers it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any, cast
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from judges.errors import INFRASTRUCTURE, UpliftError
+from workers.store.keys import PROBE, WORKER, WORKERS
+
+SEEN_SECONDS = 30
+FORGOTTEN_SECONDS = 3600
+INSIST_SECONDS = 300
+RETRIES = 6
+# What only says that the server is away: it comes back, and whoever waits for it loses nothing.
+AWAY = (redis.ConnectionError, redis.TimeoutError)
+# Refusals that pass: a disk that is full, memory that is used up, a primary that is being replaced. Inside a script
+# old servers put them in the middle of their message, where the client does not recognize them.
+_FOR_A_WHILE = re.compile(r"\b(MISCONF|OOM|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
+_REFUSED_SECONDS = 2.0
+OLDEST = (6, 2)  # an older one refuses commands that workers send again and again: a run would never begin
+WANTED = "6.2 or later"
+
+
+class UnusableServer(UpliftError):
+    """The server cannot hold a run safely, for the reason given."""
+
+    exit_code = INFRASTRUCTURE
+
+
+def connect(url: str, *, timeout_seconds: float = 30, retries: int = RETRIES) -> redis.Redis:
+    """A client that tries again on a broken connection; every write of ours may be sent twice."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=timeout_seconds,
+        socket_connect_timeout=5,
+        retry=Retry(ExponentialBackoff(cap=2, base=0.05), retries),
+        health_check_interval=30,
+    )
+
+
+class _Insisting(redis.asyncio.Redis):
+    """Sends every command, scripts included, again while the server refuses it for a reason that passes."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        deadline = time.monotonic() + INSIST_SECONDS
+        while True:
+            try:
+                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis has no hints here
+            except redis.ResponseError as problem:
+                if not _FOR_A_WHILE.search(str(problem)) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_REFUSED_SECONDS)
+
+
+def connect_insisting(url: str) -> redis.asyncio.Redis:
+    """A client for attempts: a paid answer must not get lost because the server restarts or is full for a while.
+
+    After INSIST_SECONDS it gives up, and the batch is handed back.
+    """
+    return _Insisting.from_url(
+        url,
+        socket_timeout=30,
+        socket_connect_timeout=5,
+        retry=AsyncRetry(ExponentialBackoff(cap=2, base=0.05), INSIST_SECONDS // 2),
+        retry_on_error=[redis.BusyLoadingError, redis.OutOfMemoryError, redis.ReadOnlyError],
+        health_check_interval=30,
+    )
+
+
+def check(client: redis.Redis) -> list[str]:
+    """Warnings about this server; one that is too old, or that may lose records without a word, is refused."""
+    if is_too_old(version := _version(client)):
+        raise UnusableServer(f"the server is Redis {version}; use Redis {WANTED}, or Valkey")
+    policy = _setting(client, "maxmemory-policy", "noeviction")
+    if policy != "noeviction":
+        raise UnusableServer(
+            f"the server may evict keys (maxmemory-policy {policy}); set maxmemory-policy noeviction"
+        )
+    if _setting(client, "appendonly", "yes") != "yes":
+        return ["the server keeps nothing over a restart (appendonly no); a run would be lost with it"]
+    return []
+
+
+def is_too_old(version: str) -> bool:
+    """Whether a server of this version (Valkey tells the version of Redis that it equals) cannot hold a run."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    return numbers != () and numbers < OLDEST
+
+
+def _version(client: redis.Redis) -> str:
+    try:
+        return str(client.info("server")["redis_version"])
+    except (redis.ResponseError, KeyError):  # managed servers may forbid INFO; they are kept up to date
+        return "unknown"
+
+
+def _setting(client: redis.Redis, name: str, unknown: str) -> str:
+    try:
+        answer = cast("dict[bytes | str, bytes | str]", client.config_get(name))
+    except redis.ResponseError:  # managed servers forbid CONFIG; they say in their own console what is set
+        return unknown
+    found = next(iter(answer.values()), unknown)
+    return found.decode() if isinstance(found, bytes) else found
+
+
+def refuses_writes(client: redis.Redis) -> str | None:
+    """Why the server takes no writes at the moment, or None when it does."""
+    try:
+        client.set(PROBE, b"", ex=60)
+    except redis.OutOfMemoryError:
+        return "the server is out of memory (maxmemory is reached); delete runs or give it more"
+    except redis.ReadOnlyError:
+        return "the server is a read-only replica; give the primary's address"
+    except redis.ResponseError as problem:
+        return f"the server refuses to write ({problem})"
+    return None
+
+
+def workers(client: redis.Redis) -> list[dict[str, Any]]:
+    """What the workers say of themselves that gave a sign of life lately."""
+    names = cast("list[bytes]", client.zrangebyscore(WORKERS, time.time() - SEEN_SECONDS, "+inf"))
+    if not names:
+        return []
+    found = cast("list[bytes | None]", client.mget([WORKER.encode() + name for name in names]))
+    return [json.loads(data) for data in found if data]
+
+
+def sign_of_life(client: redis.Redis, name: str, about: dict[str, Any]) -> None:
+    pipe = client.pipeline()
+    pipe.set(f"{WORKER}{name}", json.dumps(about), ex=2 * SEEN_SECONDS)
+    pipe.zadd(WORKERS, {name: time.time()})
+    pipe.zremrangebyscore(WORKERS, 0, time.time() - FORGOTTEN_SECONDS)
+    pipe.execute()
+
+
+def forget_worker(client: redis.Redis, name: str) -> None:
+    client.zrem(WORKERS, name)

@@ -1,0 +1,406 @@
+"""A run as Redis holds it: manifest, tasks, bundles, state, records and, at the end, its artifacts.
+
+Everything here is written idempotently and read by any process. Claiming and storing single attempts is in
+claims.py. A run's keys expire WORKING_DAYS after the last sign of life, and KEEP_DAYS after its artifact is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+import redis
+from pydantic import ValidationError
+
+from aggregate.formulas.verdict import WEAK_BASELINE
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import BASELINE, RunInfo
+from judges.errors import UpliftError
+from workers.store import keys as names
+from workers.store.keys import DAY_SECONDS, RUNS, WORKING_DAYS, WORKING_SECONDS, Keys, script
+from workers.store.messages import Grid, Manifest, Task
+from workers.store.redis_client import UnusableServer
+
+if TYPE_CHECKING:
+    from aggregate.artifact.model import Artifact
+
+KEEP_DAYS = 2
+MAX_TRIES = 3
+COMPRESSED_BYTES = 1000
+_PAGE = 500
+
+_Field = bytes | bytearray | memoryview | str | int | float
+
+Halt = Literal["", "paused", "cancelled", "over_budget", "decided", "hopeless", "weak_baseline"]
+
+
+class UnknownRun(UpliftError):
+    """No run of this name is in the store."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run on the server, as whoever created or found it passes it on."""
+
+    manifest: Manifest
+    info: RunInfo
+
+    @property
+    def run_id(self) -> str:
+        return self.manifest.run_id
+
+    @property
+    def grid(self) -> Grid:
+        return self.manifest.grid
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1.
+
+    `assumed` USD count towards the budget for calls whose cost nobody knows; `why` explains a halt.
+    """
+
+    generation: int
+    halt: Halt
+    sealed: bool
+    created: float
+    sealed_at: float | None
+    spent: float
+    wasted: float
+    wasted_attempts: int
+    assumed: float
+    why: str
+    trouble: str | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts for a progress display: `outcomes[arm][outcome]`."""
+
+    outcomes: dict[int, dict[str, int]] = field(default_factory=dict)
+    in_flight: int = 0
+    spent: float = 0.0
+    assumed: float = 0.0
+
+    @property
+    def recorded(self) -> int:
+        return sum(sum(counts.values()) for counts in self.outcomes.values())
+
+
+def pack(record: AttemptRecord) -> bytes:
+    """JSON without what is missing, compressed where that pays."""
+    data = record.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+    return zlib.compress(data, 1) if len(data) > COMPRESSED_BYTES else data
+
+
+def unpack(data: bytes) -> AttemptRecord:
+    return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
+
+
+class Store:
+    """One server's runs, for producers, the finishing job and anybody who looks; blocking."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+
+    def put_bundle(self, digest: str, data: bytes) -> None:
+        self.client.set(names.bundle(digest), data, ex=WORKING_SECONDS)
+
+    def bundle(self, digest: str) -> bytes:
+        data = cast("bytes | None", self.client.get(names.bundle(digest)))
+        if data is None:
+            raise UnknownRun(f"bundle {digest[:12]} has expired; start the run again")
+        return data
+
+    def create(
+        self, manifest: Manifest, info: RunInfo, tasks: Iterable[Task], cached: Mapping[int, AttemptRecord]
+    ) -> StoredRun:
+        """Write a run, or find the one that is there already. The state is written last: it makes the run exist."""
+        keys = Keys(manifest.run_id)
+        if self.client.exists(keys.state):
+            return self.run(manifest.run_id)
+        pipe = self.client.pipeline(transaction=False)
+        pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
+        pipe.set(keys.info, _packed(info))
+        page: dict[_Field, _Field] = {}
+        for number, task in enumerate(tasks):
+            text = task.model_dump_json(by_alias=True, exclude_defaults=True)
+            page[str(number)] = zlib.compress(text.encode(), 1)
+            if len(page) == _PAGE:
+                pipe.hset(keys.tasks, mapping=page)
+                pipe.execute()
+                page = {}
+        if page:
+            pipe.hset(keys.tasks, mapping=page)
+        state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
+        state.update(self._put_cached(keys, manifest, info, cached))
+        if manifest.budget_usd is not None:
+            state["budget"] = repr(manifest.budget_usd)
+        pipe.hset(keys.state, mapping=state)
+        pipe.zadd(RUNS, {manifest.run_id: time.time()})
+        pipe.execute()
+        self.touch(manifest.run_id)
+        return StoredRun(manifest, info)
+
+    def _put_cached(
+        self, keys: Keys, manifest: Manifest, info: RunInfo, cached: Mapping[int, AttemptRecord]
+    ) -> dict[_Field, _Field]:
+        """Write records that are there already; returns what the state tells of a baseline that may be too weak."""
+        arms, units = manifest.grid.arms, manifest.grid.units
+        pipe = self.client.pipeline()
+        # What is there was left by a producer that died in this very place.
+        pipe.delete(keys.records, keys.counts, keys.failures)
+        failures: Counter[int] = Counter()
+        for index, record in cached.items():
+            pipe.hset(keys.records, str(index), pack(record))
+            pipe.hincrby(keys.counts, f"{index % arms} {record.outcome}", 1)
+            if record.arm == BASELINE and record.outcome in ("failed", "timeout"):
+                failures[index % units] += 1
+        if failures:
+            pipe.hset(keys.failures, mapping={str(unit): count for unit, count in failures.items()})
+        pipe.execute()
+        if not info.baseline_must_pass:
+            return {}
+        baseline = [arm.name for arm in manifest.arms].index(BASELINE)
+        each = manifest.task_count * len(manifest.models)
+        too_many = next(lost for lost in range(each + 1) if (each - lost) / each < WEAK_BASELINE)
+        lost = sum(count == manifest.pass_k for count in failures.values())
+        return {"weak": f"{baseline} {units} {manifest.pass_k} {too_many}", "weak_lost": lost}
+
+    def put_stored(self, run_id: str, answers: Iterable[tuple[int, AttemptRecord]]) -> None:
+        """Keep an earlier run's records by attempt index, for a run that only judges them again."""
+        key, page = Keys(run_id).stored, dict[_Field, _Field]()
+        for index, record in answers:
+            page[str(index)] = pack(record)
+            if len(page) == _PAGE:
+                self.client.hset(key, mapping=page)
+                page = {}
+        if page:
+            self.client.hset(key, mapping=page)
+        self.client.expire(key, WORKING_SECONDS)
+
+    def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
+        """Keep a run's keys for this many days from now."""
+        pipe = self.client.pipeline(transaction=False)
+        for key in Keys(run_id).all():
+            pipe.expire(key, days * DAY_SECONDS)
+        pipe.execute()
+
+    def run(self, run_id: str) -> StoredRun:
+        return StoredRun(self.manifest(run_id), self.info(run_id))
+
+    def manifest(self, run_id: str) -> Manifest:
+        data = cast("bytes | None", self.client.get(Keys(run_id).manifest))
+        if data is None:
+            raise UnknownRun(
+                f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
+            )
+        return Manifest.model_validate_json(data)
+
+    def info(self, run_id: str) -> RunInfo:
+        """What the run was when it was submitted; how it ended is added when it is finished."""
+        data = cast("bytes | None", self.client.get(Keys(run_id).info))
+        if data is None:
+            raise UnknownRun(
+                f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
+            )
+        return RunInfo.model_validate_json(zlib.decompress(data))
+
+    def tasks(self, run: StoredRun) -> Iterator[Task]:
+        run_id, keys, count = run.run_id, Keys(run.run_id), run.manifest.task_count
+        for start in range(0, count, _PAGE):
+            fields = [str(number) for number in range(start, min(start + _PAGE, count))]
+            for data in cast("list[bytes | None]", self.client.hmget(keys.tasks, fields)):
+                if data is None:
+                    raise UnknownRun(f"run {run_id!r} has lost tasks; the server was flushed or evicted keys")
+                try:
+                    task = Task.model_validate_json(zlib.decompress(data))
+                except (zlib.error, ValidationError):
+                    raise UnknownRun(
+                        f"run {run_id!r} has a task that cannot be read; start it again"
+                    ) from None
+                yield task
+
+    def state(self, run_id: str) -> State | None:
+        found = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
+        # After a FLUSHALL, a worker's late note may stand alone in a state that was never created.
+        if b"generation" not in found:
+            return None
+        values = {_text(key): _text(value) for key, value in found.items()}
+        return State(
+            generation=int(values["generation"]),
+            halt=cast("Halt", values.get("halt", "")),
+            sealed=values.get("sealed") == "1",
+            created=float(values["created"]),
+            sealed_at=float(values["sealed_at"]) if values.get("sealed_at") else None,
+            spent=float(values.get("spent", 0)),
+            wasted=float(values.get("wasted", 0)),
+            wasted_attempts=int(values.get("wasted_attempts", 0)),
+            assumed=float(values.get("assumed", 0)),
+            why=values.get("why", ""),
+            trouble=values.get("trouble") or None,
+        )
+
+    def weak_baseline(self, run: StoredRun) -> str | None:
+        """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
+        key = Keys(run.run_id).state
+        weak, lost = cast("list[bytes | None]", self.client.hmget(key, ["weak", "weak_lost"]))
+        if weak is None or lost is None:
+            return None
+        too_many, each = int(weak.split()[3]), run.grid.tasks * run.grid.models
+        if int(lost) < too_many:
+            return None
+        best = round((each - int(lost)) / each, 4)
+        return f"baseline pass rate can reach {best} at most, < {WEAK_BASELINE}: it failed {int(lost)} of {each} tasks"
+
+    def runs(self) -> list[str]:
+        found = cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))
+        return [run for run in map(_text, found) if self.client.exists(Keys(run).state)]
+
+    def progress(self, run_id: str) -> Progress:
+        keys = Keys(run_id)
+        seconds, _ = self.client.time()  # leases are in the server's time, not ours
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hgetall(keys.counts)
+        pipe.zcount(keys.claims, seconds * 1000, "+inf")
+        pipe.hmget(keys.state, "spent", "assumed")
+        counts, in_flight, money = pipe.execute()
+        outcomes: dict[int, dict[str, int]] = {}
+        for key, value in counts.items():
+            arm, outcome = _text(key).split(" ")
+            outcomes.setdefault(int(arm), {})[outcome] = int(value)
+        spent, assumed = (float(amount or 0) for amount in money)
+        return Progress(outcomes=outcomes, in_flight=in_flight, spent=spent, assumed=assumed)
+
+    def records(self, run_id: str) -> Iterator[AttemptRecord]:
+        """Stream all records, in the server's order."""
+        return (record for _, record in self.indexed_records(run_id))
+
+    def indexed_records(self, run_id: str) -> Iterator[tuple[int, AttemptRecord]]:
+        """Stream all records, each with the index of its attempt, in the server's order."""
+        for index, data in self.client.hscan_iter(Keys(run_id).records, count=_PAGE):
+            yield int(index), unpack(cast("bytes", data))
+
+    def record(self, run_id: str, index: int) -> AttemptRecord | None:
+        data = cast("bytes | None", self.client.hget(Keys(run_id).records, str(index)))
+        return unpack(data) if data is not None else None
+
+    def published(self, run_id: str) -> int:
+        """Attempts below this index have been published."""
+        return int(cast("bytes | None", self.client.hget(Keys(run_id).state, "published")) or 0)
+
+    def set_published(self, run_id: str, end: int) -> None:
+        self.client.hset(Keys(run_id).state, "published", end)
+
+    def unfinished(self, run: StoredRun, end: int) -> list[int]:
+        """Attempts below index `end` that have no record, or an `error` that may be tried again."""
+        keys = Keys(run.run_id)
+        recorded = {int(field) for field in cast("list[bytes]", self.client.hkeys(keys.records))}
+        for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
+            if int(value.split(b" ", 1)[0]) < MAX_TRIES:
+                recorded.discard(int(index))
+        return [index for index in range(end) if index not in recorded]
+
+    def run_workers(self, run_id: str) -> list[str]:
+        """Every worker process that took part in a run, as host:pid."""
+        return sorted(map(_text, cast("set[bytes]", self.client.smembers(Keys(run_id).workers))))
+
+    def deadly(self, run_id: str) -> set[int]:
+        """Attempts whose worker vanished at least twice: they run alone from now on."""
+        deaths = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).deaths))
+        return {int(index) for index, count in deaths.items() if int(count) >= 2}
+
+    def halt(self, run_id: str, why: Halt) -> bool:
+        """Stop new attempts, or let them go on with ""; False when the run is over already."""
+        keys = Keys(run_id)
+        if self.client.hget(keys.state, "sealed") != b"0":
+            return False
+        self.client.hset(keys.state, "halt", why)
+        return True
+
+    def set_budget(self, run: StoredRun, usd: float) -> StoredRun:
+        """Give a run another budget, for going on with it."""
+        keys = Keys(run.run_id)
+        manifest = run.manifest.model_copy(update={"budget_usd": usd})
+        info = run.info.model_copy(update={"budget_usd": usd})
+        pipe = self.client.pipeline()
+        pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True), keepttl=True)
+        pipe.set(keys.info, _packed(info), keepttl=True)
+        pipe.hset(keys.state, "budget", repr(usd))
+        pipe.execute()
+        return StoredRun(manifest, info)
+
+    def next_generation(self, run_id: str) -> int:
+        """Unseal a run for going on; whatever an earlier generation's callback still does is ignored."""
+        keys = Keys(run_id)
+        pipe = self.client.pipeline()
+        pipe.hincrby(keys.state, "generation", 1)
+        pipe.hset(keys.state, mapping={"halt": "", "why": "", "sealed": 0, "sealed_at": "", "trouble": ""})
+        # Whoever resumes a run that was given up has mended what was wrong: the count starts afresh.
+        pipe.delete(keys.artifacts, keys.breaker, keys.handed_back)
+        return int(pipe.execute()[0])
+
+    def count_hand_back(self, run_id: str, what: str, reason: str) -> int:
+        """Note that a message of a run goes back to its queue; returns how often it did so for this reason."""
+        key = Keys(run_id).handed_back
+        pipe = self.client.pipeline()
+        pipe.hincrby(key, f"{what} {reason}", 1)
+        pipe.expire(key, WORKING_SECONDS)
+        return int(pipe.execute()[0])
+
+    def begin_round(self, run_id: str, generation: int, number: int, indexes: list[int]) -> list[int]:
+        """The attempts of a round, as its first caller gave them; a second caller publishes the very same."""
+        field_name = f"{generation}.{number}"
+        keys = Keys(run_id)
+        self.client.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1))
+        data = cast("bytes", self.client.hget(keys.rounds, field_name))
+        return cast("list[int]", json.loads(zlib.decompress(data)))
+
+    def seal(self, run_id: str, generation: int) -> State | None:
+        """No record is taken from now on; None when the run is gone, or was resumed since this generation."""
+        seal = self.client.register_script(script("seal"))
+        keys = Keys(run_id)
+        sealed = seal(keys=[keys.state, keys.claims, keys.owners], args=[generation, repr(time.time())])
+        return self.state(run_id) if sealed else None
+
+    def set_trouble(self, run_id: str, trouble: str) -> None:
+        self.client.hset(Keys(run_id).state, "trouble", trouble)
+
+    def put_artifacts(self, run_id: str, generation: int, artifacts: list[Artifact]) -> bool:
+        """True for the one caller whose artifacts count; those of a run that was resumed meanwhile do not."""
+        from aggregate.artifact.model import dumps_all
+
+        data = zlib.compress(dumps_all(artifacts), 6)
+        keys = Keys(run_id)
+        names = [keys.state, keys.artifacts, keys.records, keys.errors, keys.claims, keys.owners]
+        put = self.client.register_script(script("artifacts"))
+        return bool(put(keys=names, args=[generation, data, WORKING_SECONDS]))
+
+    def artifacts(self, run_id: str) -> list[Artifact] | None:
+        from aggregate.artifact.model import NotAnArtifact, loads_all
+
+        data = cast("bytes | None", self.client.get(Keys(run_id).artifacts))
+        try:
+            return None if data is None else loads_all(zlib.decompress(data))
+        except (NotAnArtifact, zlib.error) as problem:
+            raise UnusableServer(
+                f"the server's artifact of run {run_id} cannot be read ({problem})"
+            ) from None
+
+    def delete(self, run_id: str) -> None:
+        self.client.delete(*Keys(run_id).all())
+        self.client.zrem(RUNS, run_id)
+
+
+def _packed(info: RunInfo) -> bytes:
+    return zlib.compress(info.model_dump_json().encode(), 1)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
