@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from judges import judge
 from judges.checks.benchmark import code_of
-from judges.inside.benchmark_runner import SHORTEST_SECONDS, Version, _calibrated, hold_one_clock
+from judges.inside.benchmark_runner import SHORTEST_SECONDS, Contest, Version, _calibrated, hold_one_clock
 from judges.judgment import Completion, Judgment, Sandbox, Workspace
 from judges.spec import Benchmark
 
@@ -570,3 +570,30 @@ def test_a_machine_that_gives_nobody_a_processor_of_their_own_is_measured_on_all
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
     hold_one_clock()
+
+
+def rounds_of(original: list[float], candidate: list[float]) -> Contest:
+    contest = Contest(60, "benchmarks.py")
+    contest.samples = {"time_work": {"original": original, "candidate": candidate}}
+    return contest
+
+
+@pytest.mark.parametrize(
+    ("rounds", "original", "candidate", "clear"),
+    [
+        (25, [0.01], [0.005], True),
+        (25, [0.01], [0.02], True),
+        (25, [0.01], [0.011], False),
+        (7, [0.01], [0.05], True),
+        (7, [0.01], [0.015], False),
+    ],
+)
+def test_rounds_end_when_they_tell(rounds, original, candidate, clear):
+    assert rounds_of(original * rounds, candidate * rounds)._clear_after(rounds) is clear
+
+
+@pytest.mark.parametrize("rounds", [7, 25])
+def test_faster_code_that_a_busy_machine_held_up_is_measured_again(rounds):
+    # In most rounds something else had the processor for 40 ms while the candidate's turn came, and not the original's.
+    held_up = [0.04 if number % 3 else 0.0001 for number in range(rounds)]
+    assert not rounds_of([0.01] * rounds, held_up)._clear_after(rounds)

@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -265,14 +266,25 @@ class Contest:
                     self.samples[name][role].append(seconds / number)
 
     def _clear_after(self, rounds: int) -> bool:
-        """Whether there were rounds enough to tell; it takes few for the hopeless and more for a close call."""
+        """Whether there were rounds enough to tell; it takes few for the hopeless and more for a close call.
+
+        Whatever else the machine does only adds time: as long as the candidate's best round is as fast as the original
+        usually is, a median that calls it slower may be that noise.
+        """
         if rounds < HOPELESS_ROUNDS:
             return False
-        ratios = [math.log(one["original"] / one["candidate"]) for one in self.medians()]
-        speedup = math.exp(math.fsum(ratios) / len(ratios))
+        speedup, at_best = self._speedup(median), self._speedup(min)
         if rounds < ROUNDS:
-            return speedup < HOPELESS
-        return not CLOSE[0] <= speedup <= CLOSE[1]
+            return max(speedup, at_best) < HOPELESS
+        return speedup > CLOSE[1] or (speedup < CLOSE[0] and at_best < CLOSE[1])
+
+    def _speedup(self, figure: Callable[[list[float]], float]) -> float:
+        """The original's median time over a figure of the candidate's rounds."""
+        ratios = [
+            math.log(median(by_role["original"]) / figure(by_role["candidate"]))
+            for by_role in self.samples.values()
+        ]
+        return math.exp(math.fsum(ratios) / len(ratios))
 
     def medians(self) -> list[Report]:
         return [
