@@ -14,10 +14,11 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from aggregate.records.settings import Panel, ResultSettings, Setting
 from judges.errors import UpliftError
-from judges.safe_text import did_you_mean
+from judges.safe_text import allowed_keys, did_you_mean, requirement
 from producer.state_root import DEFAULT_STATE_ROOT
 from workers.store.messages import CallSettings, Limits, ModelSettings, WorkerSettings
 
@@ -322,10 +323,7 @@ def refused_param(name: str) -> str | None:
 
 def problems(invalid: ValidationError) -> list[Broken]:
     """Everything that is wrong with values, by place."""
-    return [
-        (error["loc"], _message(error["loc"], cast("dict[str, Any]", error)))
-        for error in invalid.errors(include_url=False)
-    ]
+    return [(error["loc"], _message(error["loc"], error)) for error in invalid.errors(include_url=False)]
 
 
 def place(steps: Steps) -> str:
@@ -347,7 +345,7 @@ def _flag_at(steps: Steps) -> str:
     return flag(name) if known is not None and (known.in_evaluate or len(steps) == 1) else place(steps)
 
 
-def _message(steps: Steps, error: dict[str, Any]) -> str:
+def _message(steps: Steps, error: ErrorDetails) -> str:
     kind, context, given = error["type"], error.get("ctx", {}), error["input"]
     match kind:
         case "extra_forbidden":
@@ -356,60 +354,37 @@ def _message(steps: Steps, error: dict[str, Any]) -> str:
             allowed = list(Limits.model_fields)
             hint = did_you_mean(str(steps[-1]), allowed)
             return f"unknown key; allowed: {', '.join(allowed)}, and tables named after models{hint}"
-        case "missing":
-            return "is missing"
+        case "missing" | "value_error":
+            return requirement(error)
         case "literal_error":
             words = context["expected"].replace("'", "").replace(" or ", ", ")
             hint = did_you_mean(given, words.split(", ")) if isinstance(given, str) else ""
             return f"is {_shown(given)}; allowed: {words}{hint}"
-        case "value_error":
-            return str(context["error"])
         case "string_type" if steps == ("gate_cost",):
             return f'is {_shown(given)}; must be text such as "+10%"'
         case "string_pattern_mismatch":
             return f"is {_shown(given)}; must be the name of an environment variable, without a value"
-    return f"is {_shown(given)}; {_MUST.get(kind, error['msg'].lower()).format(**context)}"
+    words = _MUST[kind].format(**context) if kind in _MUST else requirement(error)
+    return f"is {_shown(given)}; {words}"
 
 
+# Where a config, or a flag, is told it in other words than other files.
 _MUST = {
-    "string_type": "must be text",
     "path_type": "must be text",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "tuple_type": "must be a list",
     "dict_type": "must be a table",
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
-    "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be above {gt:g}",
     "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
     "too_short": "must not be empty",
 }
 
 
 def unknown_key(steps: Steps) -> str:
-    allowed = _allowed(steps[:-1])
+    allowed = allowed_keys(RunSettings, steps[:-1]) if steps[1:] else config_keys()
     return f"unknown key; allowed: {', '.join(allowed)}{did_you_mean(str(steps[-1]), allowed)}"
 
 
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _allowed(steps: Steps) -> list[str]:
-    """The keys that a table may have."""
-    if not steps:
-        return config_keys()
-    model: Any = RunSettings
-    for step in steps:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            field = model.model_fields.get(str(step))
-            model = _without_none(field.annotation) if field is not None else Limits
-        # Under prices and commands any name leads to the same table.
-        elif get_origin(model) is dict:
-            model = _without_none(get_args(model)[1])
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []

@@ -1,7 +1,6 @@
 """Load a suite from its YAML file: every task checked, and every mistake reported at once with its place.
 
-`rules` tells what a suite may say, `fixtures` which files and JSON Schemas it may name, `yaml_file` which YAML it may
-use.
+`rules` tells what a suite may say and which files and JSON Schemas it may name, `yaml_file` which YAML it may use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from judges.errors import UpliftError
 from judges.safe_text import did_you_mean, path_of, shown
 from judges.spec import Contains
-from producer.suites import fixtures, rules, yaml_file
+from producer.suites import rules, yaml_file
 from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem
 from workers.store.messages import Task
 
@@ -168,14 +167,13 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
         most = MAX_PROBLEMS + 1
         yield from rules.broken_rules(root, document.text, most=most)
         yield from islice(_repeated_ids(root, document), most)
-        yield from islice(fixtures.wrong_files(root, folder), most)
-        yield from islice(fixtures.wrong_schemas(root, folder), most)
+        yield from islice(rules.wrong_files(root, folder), most)
+        yield from islice(rules.wrong_schemas(root, folder), most)
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:
     first: dict[Any, Node] = {}
-    tasks = root.get("tasks")
-    for number, task in enumerate(tasks.items() if tasks else []):
+    for number, task in enumerate(root.items("tasks")):
         node = task.get("id")
         if node is None or not isinstance(node.value, str):
             continue
@@ -208,8 +206,7 @@ def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
     except FileNotFoundError:
         document = Document(str(path), "", None, ())
     found, left = [], dict(remarks)
-    tasks = document.root.get("tasks") if document.root else None
-    for number, task in enumerate(tasks.items() if tasks else []):
+    for number, task in enumerate(document.root.items("tasks") if document.root else []):
         node = task.get("id")
         if node is not None and isinstance(node.value, str) and node.value in left:
             found.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))

@@ -65,9 +65,10 @@ class Node:
             node = part
         return node, True
 
-    def items(self) -> list[Node]:
-        """The entries of a list; none for anything else."""
-        return self.children if isinstance(self.children, list) else []
+    def items(self, key: str | None = None) -> list[Node]:
+        """The entries of a list, or of the list under a key; none for anything else."""
+        node = self if key is None else self.get(key)
+        return node.children if node and isinstance(node.children, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +427,6 @@ class Document:
         return Problem(self.file, line, column, found.where, found.message)
 
 
-class _Unreadable(Exception):
-    """The file's content cannot be had; the message says why and what to do."""
-
-
 def parse(text: str, file: str) -> Document:
     """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
     root, findings = build(text)
@@ -442,9 +439,15 @@ def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str
     Another `parse` reads files of another `kind` with the same care.
     """
     try:
-        data = _content(path, kind)
-    except _Unreadable as unreadable:
-        return Document(str(path), "", None, (Finding(0, "", str(unreadable)),))
+        data = files.read(path, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
+        raise FileNotFoundError(str(path)) from missing
+    except OSError as failed:
+        message = f"cannot be read: {failed.strerror}; make it readable"
+        if isinstance(failed, files.Unreadable):
+            remedy = " (split it)" if isinstance(failed, files.TooLarge) else f"; must be a {kind} file"
+            message = failed.words + remedy
+        return Document(str(path), "", None, (Finding(0, "", message),))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as broken:
@@ -452,16 +455,3 @@ def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str
         message = f"byte 0x{data[broken.start]:02x} is not UTF-8 text; save the file as UTF-8"
         return Document(str(path), before, None, (Finding(len(before), "", message),))
     return parse(text, str(path))
-
-
-def _content(path: Path, kind: str) -> bytes:
-    try:
-        return files.read(path, MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
-        raise FileNotFoundError(str(path)) from missing
-    except files.TooLarge as large:
-        raise _Unreadable(f"{large.words} (split it)") from large
-    except files.Unreadable as other:
-        raise _Unreadable(f"{other.words}; must be a {kind} file") from other
-    except OSError as failed:
-        raise _Unreadable(f"cannot be read: {failed.strerror}; make it readable") from failed
