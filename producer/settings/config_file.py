@@ -175,7 +175,7 @@ def load(
         origins = dict.fromkeys(_keys(raw), str(path))
     for name, steps, value in _of_environment(environment):
         _check_variable(name, steps, value)
-        _put(raw, steps, value)
+        raw = _laid_over(raw, _nested(steps, value), levels=2 if steps[0] == "limits" else 1)
         origins.update(dict.fromkeys(_keys(_nested(steps, value)), name))
     values, broken = checked(raw, secrets_allowed=True)
     if values is None:
@@ -312,17 +312,13 @@ def _nested(steps: Sequence[str], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _put(raw: dict[str, Any], steps: Sequence[str], value: Any) -> None:
-    """Set a value; a table is laid over the one that is there, key by key."""
-    *above, last = steps
-    for step in above:
-        raw = raw.setdefault(step, {})
-    if last in _TABLES and not above:
-        for key, inner in value.items():
-            together = isinstance(inner, dict) and last == "limits"
-            raw.setdefault(last, {})[key] = {**raw.get(last, {}).get(key, {}), **inner} if together else inner
-    else:
-        raw[last] = value
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    """Both tables as one: `above` wins, and tables that both have are laid over each other for so many levels."""
+    together = {**below, **above}
+    for key, value in above.items():
+        if levels and isinstance(value, dict) and isinstance(below.get(key), dict):
+            together[key] = _laid_over(below[key], value, levels - 1)
+    return together
 
 
 def _keys(raw: Mapping[str, Any]) -> Iterator[str]:
