@@ -136,11 +136,8 @@ def load(path: Path) -> Blessed:
         raise NotBlessed("\n".join(f"{path}: {problem}" for problem in wrong)) from None
 
 
-def with_baseline(plan: Plan) -> Plan:
-    """The plan with its blessed baseline, where one is named, instead of one to be run; may raise NotBlessed."""
-    path = plan.options.baseline_artifact
-    if path is None:
-        return plan
+def with_baseline(plan: Plan, path: Path) -> Plan:
+    """The plan with the blessed baseline of a file instead of one to be run; may raise NotBlessed."""
     blessed = load(path)
     if plan.baseline is None:  # every candidate is below the threshold: nothing will be run
         return plan
