@@ -104,8 +104,8 @@ class Plan:
     @property
     def bundles(self) -> list[Bundle]:
         """Everything that travels beside the manifest: fixtures, skills and recordings."""
-        found = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
-        return [bundle for bundle in found if bundle is not None]
+        every = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
+        return [bundle for bundle in every if bundle is not None]
 
     def manifest(self, lane: str) -> Manifest:
         return Manifest(
@@ -168,13 +168,7 @@ class Plan:
         return "skill" if self.baseline.skill else "bare"
 
 
-def make(
-    options: RunSettings,
-    *,
-    now: datetime | None = None,
-    run_id: str | None = None,
-    suite: Suite | None = None,
-) -> Plan:
+def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None = None) -> Plan:
     """Read and check everything that the flags name; raises before anything is written or sent.
 
     A `suite` that is given is not read from its file.
@@ -182,12 +176,12 @@ def make(
     options.check()
     assert options.task_suite is not None
     for spec in (*options.models, *filter(None, [options.judge_model])):
-        parse(spec)
+        is_agent(spec, options.settings)  # raises for a model, or a program, that nobody knows
     whole = suite or suites.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     hidden = _not_for_agents(options, whole)
     arms, not_run, source = _pipeline(options, hidden) if options.ranking else _standalone(options, hidden)
-    moment = now or datetime.now(UTC)
+    moment = datetime.now(UTC)
     warnings = [
         *suite.warnings,
         *(text for arm in arms if arm.skill for text in arm.skill.warnings),
@@ -195,7 +189,6 @@ def make(
         *_unseen_files(options, arms, hidden),
     ]
     _check_simulation(options, suite)
-    _check_commands(options)
     check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(moment),
@@ -239,25 +232,18 @@ def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     ranking = rankings.load(options.ranking)
     chosen = rankings.select(ranking, options.candidate_ids)
     target = rankings.baseline(ranking)
-    baseline = _arm(
-        "baseline", target, hidden
-    )  # first: what is wrong with the target is no candidate's fault
-    made = [
-        _candidate(
-            "candidate" if len(chosen) == 1 else f"candidate:{entry.id}",
-            entry,
-            ranking,
-            target,
-            options,
-            hidden,
-        )
-        for entry in chosen
+    # First: what is wrong with the target is no candidate's fault.
+    baseline = _arm("baseline", target, hidden)
+    names = ["candidate"] if len(chosen) == 1 else [f"candidate:{entry.id}" for entry in chosen]
+    candidates = [
+        _candidate(name, entry, ranking, target, options, hidden)
+        for name, entry in zip(names, chosen, strict=True)
     ]
-    arms = [arm for arm in made if arm.verdict is None]
+    arms = [arm for arm in candidates if arm.verdict is None]
     if arms and not options.no_baseline:
         arms.insert(0, baseline)
     source = Source(ranking.lane, ranking.run_id, str(options.ranking.absolute()))
-    return arms, [arm for arm in made if arm.verdict is not None], source
+    return arms, [arm for arm in candidates if arm.verdict is not None], source
 
 
 def _candidate(
@@ -337,19 +323,10 @@ def fixtures_of(folder: Path) -> Bundle | None:
 
 def _replays(options: RunSettings) -> dict[str, Bundle]:
     """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
-    found = {}
-    for spec in options.models:
-        parsed = parse(spec)
-        if parsed.kind == "replay":
-            path = Path(parsed.name)
-            replay.load(path)
-            found[spec] = bundles.pack_files({path.name: replay.content(path)})
-    return found
-
-
-def _check_commands(options: RunSettings) -> None:
-    for spec in (*options.models, *filter(None, [options.judge_model])):
-        is_agent(spec, options.settings)  # raises for a program that nobody declared
+    recordings = {spec: Path(parse(spec).name) for spec in options.models if parse(spec).kind == "replay"}
+    for path in recordings.values():
+        replay.load(path)
+    return {spec: bundles.pack_files({path.name: replay.content(path)}) for spec, path in recordings.items()}
 
 
 def check_prices(options: RunSettings, suite: Suite) -> None:

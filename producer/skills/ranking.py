@@ -20,7 +20,6 @@ from aggregate.text.files import exists
 from judges.errors import UpliftError
 from judges.safe_text import NotJson, broken_fields, did_you_mean, strict_json
 from producer.skills import edit_plan
-from producer.skills import skill as front_matter
 from producer.skills import skill as skills
 from producer.skills.edit_plan import ExecutionPlan, PlanFailed
 from producer.skills.skill import InvalidSkill, Skill
@@ -128,11 +127,10 @@ def select(ranking: Ranking, wanted: Sequence[str]) -> tuple[Entry, ...]:
     Raises InvalidRanking for an id that is not there, which lists those that are, and for one that occurs twice.
     """
     if ALL in wanted:
-        everyone = [
+        wanted = [
             _read(Named, each, ranking.path, ("scored_candidates", number)).id
             for number, each in enumerate(ranking.entries)
         ]
-        return tuple(_entry(ranking, each) for each in everyone)
     return tuple(_entry(ranking, each) for each in dict.fromkeys(wanted))
 
 
@@ -166,10 +164,10 @@ def skill(ranking: Ranking, entry: Entry, target: Skill) -> Skill:
             f"{place} gives a whole {skills.FILE_NAME}, but its target_path is {chosen.target_path!r}; "
             "leave one of them out, or edit that file with an execution_plan"
         )
-    made, warnings = _text(ranking, chosen, target, place)
-    _refuse_same(made, target.text, place)
-    result = skills.with_text(target, made, place=place)
-    return replace(result, warnings=(*result.warnings, *warnings))
+    text, warnings = _text(ranking, chosen, target, place)
+    _refuse_same(text, target.text, place)
+    candidate = skills.with_text(target, text, place=place)
+    return replace(candidate, warnings=(*candidate.warnings, *warnings))
 
 
 def _entry(ranking: Ranking, wanted: str) -> Entry:
@@ -233,17 +231,17 @@ def _planned(chosen: Candidate, target: Skill, file: Path, place: str) -> Skill:
         raise InvalidRanking(f"{place} has no text; give one of {fields} or an execution_plan")
     before = target.text if file == target.path else skills.read_text(file)
     try:
-        made = edit_plan.apply(chosen.execution_plan, before)
+        text = edit_plan.apply(chosen.execution_plan, before)
     except PlanFailed as error:
         raise InvalidRanking(f"{place}: execution_plan: {error}") from error
-    _refuse_same(made, before, place)
+    _refuse_same(text, before, place)
     if file == target.path:
-        return skills.with_text(target, made, place=place)
-    return skills.with_edited(target, file, made, place=place)
+        return skills.with_text(target, text, place=place)
+    return skills.with_edited(target, file, text, place=place)
 
 
-def _refuse_same(made: str, before: str, place: str) -> None:
-    if made == before:
+def _refuse_same(text: str, before: str, place: str) -> None:
+    if text == before:
         raise InvalidRanking(f"{place} has the baseline's very text; comparing the two would say nothing")
 
 
@@ -261,9 +259,9 @@ def _text(ranking: Ranking, chosen: Candidate, target: Skill, place: str) -> tup
 
 
 def _with_front_matter(text: str, target: Skill) -> str:
-    if not front_matter.is_absent(text) or front_matter.is_absent(target.text):
+    if not skills.is_absent(text) or skills.is_absent(target.text):
         return text
-    head = target.text[: front_matter.read(target.text).body]
+    head = target.text[: skills.read(target.text).body]
     return (head if head.endswith("\n") else head + "\n") + text
 
 

@@ -127,10 +127,10 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def build(text: str, loader: Any = DEFAULT_LOADER) -> tuple[Node | None, list[Finding]]:
+def parse(text: str, file: str, loader: Any = DEFAULT_LOADER) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
-    An empty text has no values and nothing wrong. Never raises.
+    Problems call it `file`. An empty text has no values and nothing wrong. Never raises.
     """
     builder = _Builder(text)
     root = None
@@ -144,7 +144,7 @@ def build(text: str, loader: Any = DEFAULT_LOADER) -> tuple[Node | None, list[Fi
         # The pure parser lets these out for escapes beyond Unicode, and does not say where.
         builder.complain(0, f"invalid YAML: {shown(str(error))}; remove it")
     builder.complain_of_characters(upto=len(text) + 1)
-    return root, builder.findings
+    return Document(file, text, root, tuple(builder.findings))
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
@@ -425,12 +425,6 @@ class Document:
     def _problem(self, found: Finding) -> Problem:
         line, column = self._lines.place(found.start)
         return Problem(self.file, line, column, found.where, found.message)
-
-
-def parse(text: str, file: str) -> Document:
-    """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
-    root, findings = build(text)
-    return Document(file, text, root, tuple(findings))
 
 
 def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str = "YAML") -> Document:
