@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,19 +50,21 @@ _PASSWORD_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 
 
 def checked(
-    raw: Mapping[str, Any], *, secrets_allowed: bool = False
-) -> tuple[RunSettings | None, list[Broken]]:
-    """The values, or everything that is wrong with them, by place."""
-    found = [] if secrets_allowed else list(_secrets(raw, ()))
-    found += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
-    told = {steps for steps, _ in found}
+    raw: Mapping[str, Any], name_of: Callable[[Steps], str], *, secrets_allowed: bool = False
+) -> RunSettings:
+    """The values; raises InvalidConfig with everything that is wrong, each thing after the name of its place."""
+    broken = [] if secrets_allowed else list(_secrets(raw, ()))
+    broken += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
+    places = {steps for steps, _ in broken}
     try:
         # As JSON, because lists must become tuples while text must not become numbers.
         values = RunSettings.model_validate_json(json.dumps(raw, default=str), strict=True)
+        broken += _misnamed(values)
     except ValidationError as invalid:
-        return None, [*found, *(one for one in problems(invalid) if one[0] not in told)]
-    found.extend(_misnamed(values))
-    return (None if found else values), found
+        broken += [problem for problem in problems(invalid) if problem[0] not in places]
+    if broken:
+        raise InvalidConfig("\n".join(f"{name_of(steps)}: {words}" for steps, words in broken))
+    return values
 
 
 def looks_secret(key: str, value: object) -> bool:
@@ -173,13 +175,12 @@ def load(
     if path is not None:
         raw = _of_file(path)
         origins = dict.fromkeys(_keys(raw), str(path))
-    for name, steps, value in _of_environment(environment):
-        _check_variable(name, steps, value)
-        raw = _laid_over(raw, _nested(steps, value), levels=2 if steps[0] == "limits" else 1)
-        origins.update(dict.fromkeys(_keys(_nested(steps, value)), name))
-    values, broken = checked(raw, secrets_allowed=True)
-    if values is None:
-        raise InvalidConfig("\n".join(f"config: {place(steps)}: {words}" for steps, words in broken))
+    for name, steps in variables().items():
+        if text := environment.get(name):
+            table = _of_variable(name, steps, text)
+            raw = _laid_over(raw, table, levels=2 if steps[0] == "limits" else 1)
+            origins.update(dict.fromkeys(_keys(table), name))
+    values = checked(raw, lambda steps: f"config: {place(steps)}", secrets_allowed=True)
     return Config(raw, values, origins, path)
 
 
@@ -268,22 +269,23 @@ def _of_file(path: Path) -> dict[str, Any]:
     if path.name == "pyproject.toml":
         prefix, tool = "tool.uplift.", raw.get("tool", {})
         raw = tool.get("uplift", {}) if isinstance(tool, dict) else {}
-    _, broken = checked(raw)
-    if broken:
-        raise InvalidConfig("\n".join(f"{path}: {prefix}{place(steps)}: {words}" for steps, words in broken))
-    return _rooted(raw, path.parent)
+    checked(raw, lambda steps: f"{path}: {prefix}{place(steps)}")
+    # Paths in a file are relative to it, so that they mean the same in every folder below.
+    return {key: str(path.parent / value) if kind_of(key) is Path else value for key, value in raw.items()}
 
 
-def _rooted(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths in a file are relative to it, so that they mean the same in every folder below."""
-    return {key: str(folder / value) if kind_of(key) is Path else value for key, value in raw.items()}
+def _of_variable(name: str, steps: Sequence[str], text: str) -> dict[str, Any]:
+    """The table that a variable stands for, with its value at the end of the steps."""
+    value = _value(steps[-1], text)
+    for step in reversed(steps):
+        value = {step: value}
 
+    def name_of(inside: Steps) -> str:
+        return ": ".join(filter(None, (name, place(inside[len(steps) :]))))
 
-def _of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Each variable that is set, with the place of its value."""
-    for name, steps in variables().items():
-        if text := environment.get(name):
-            yield name, steps, _value(steps[-1], text)
+    # A broker's password may come from the environment: that is where it belongs.
+    checked(value, name_of, secrets_allowed=steps == ("broker",))
+    return dict(value)
 
 
 def _value(key: str, text: str) -> Any:
@@ -293,23 +295,6 @@ def _value(key: str, text: str) -> Any:
     if kind is tuple and not text.lstrip().startswith("["):
         return text.split() if key == "models" else list(parse_tools(text))
     return _as_json(text)
-
-
-def _check_variable(name: str, steps: Sequence[str], value: Any) -> None:
-    # A broker's password may come from the environment: that is where it belongs.
-    _, broken = checked(_nested(steps, value), secrets_allowed=steps == ("broker",))
-    if broken:
-        lines = []
-        for where, words in broken:
-            inner = place(where[len(steps) :])
-            lines.append(f"{name}: {f'{inner}: ' if inner else ''}{words}")
-        raise InvalidConfig("\n".join(lines))
-
-
-def _nested(steps: Sequence[str], value: Any) -> dict[str, Any]:
-    for step in reversed(steps):
-        value = {step: value}
-    return dict(value)
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> dict[str, Any]:
