@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from aggregate.text.files import no_cycle_search
 from judges.errors import UpliftError
 from judges.safe_text import did_you_mean, path_of, shown
 from judges.spec import Contains
@@ -51,28 +50,12 @@ class UnknownSelection(UpliftError):
 
 def load(path: Path) -> Suite:
     """The suite in a file; InvalidSuite when anything at all is wrong with it."""
-    with _uncollected():
-        return _load(path)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    # Looking for cycles among hundreds of thousands of new values that have none takes a third of the time.
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _load(path: Path) -> Suite:
-    try:
-        document = yaml_file.read(path)
-    except FileNotFoundError:
-        raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
-    return _checked(document, path)
+    with no_cycle_search():
+        try:
+            document = yaml_file.read(path)
+        except FileNotFoundError:
+            raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
+        return _checked(document, path)
 
 
 def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
@@ -87,7 +70,7 @@ def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
     try:
         return _checked(yaml_file.parse(text, ""), folder / "in-memory")
     except InvalidSuite as invalid:
-        raise InvalidSuite([replace(one, line=0, column=0) for one in invalid.problems]) from None
+        raise InvalidSuite([replace(problem, line=0, column=0) for problem in invalid.problems]) from None
 
 
 def _checked(document: Document, path: Path) -> Suite:
@@ -205,9 +188,12 @@ def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
         document = yaml_file.read(path)
     except FileNotFoundError:
         document = Document(str(path), "", None, ())
-    found, left = [], dict(remarks)
+    findings, left = [], dict(remarks)
     for number, task in enumerate(document.root.items("tasks") if document.root else []):
         node = task.get("id")
         if node is not None and isinstance(node.value, str) and node.value in left:
-            found.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
-    return [*map(str, document.problems(found)), *(f"{path}: task {one}: {left[one]}" for one in left)]
+            findings.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
+    return [
+        *map(str, document.problems(findings)),
+        *(f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()),
+    ]
