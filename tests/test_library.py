@@ -273,6 +273,23 @@ def test_a_run_that_ends_leaves_the_connections_of_another_on_the_same_broker_al
     going_on.close()
 
 
+def test_threads_that_are_the_first_to_need_the_settings_all_get_them():
+    code = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from producer.settings.run_settings import RunSettings
+together = threading.Barrier(8)
+def first(number):
+    together.wait()
+    return RunSettings.checked({"pass_k": number, "task_suite": "suite.yaml"}).pass_k
+sys.setswitchinterval(1e-6)
+with ThreadPoolExecutor(8) as pool:
+    print(list(pool.map(first, range(1, 9))))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(list(range(1, 9)))
+
+
 def test_runs_that_check_patterns_at_once_leave_the_programs_warnings_as_they_were(monkeypatch):
     before, compiling = list(warnings.filters), regex.compile
     began, may_end = ({name: threading.Event() for name in ("first", "second")} for _ in range(2))
