@@ -67,10 +67,10 @@ _NO_KEYWORDS = ("task_suite", "skill_path", "standalone", "ranking", "candidate_
 
 def keywords() -> dict[str, str]:
     """Every keyword of `evaluate` that is a setting of a run, with the setting's name."""
-    from producer.settings.run_settings import RunSettings, described, keyword
+    from producer.settings.run_settings import RunSettings, described
 
-    names = (name for name in described() if name in RunSettings.model_fields and name not in _NO_KEYWORDS)
-    return {keyword(name): name for name in names}
+    settings = {name: setting for name, setting in described().items() if name in RunSettings.model_fields}
+    return {setting.keyword: name for name, setting in settings.items() if name not in _NO_KEYWORDS}
 
 
 def evaluate(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Any) -> Result:

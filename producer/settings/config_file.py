@@ -28,12 +28,12 @@ from producer.settings.run_settings import (
     RunSettings,
     Steps,
     config_keys,
+    described,
     kind_of,
     place,
     problems,
     refused_param,
     unknown_key,
-    variable,
 )
 from workers.models.model import secrets
 from workers.store.messages import Limits
@@ -231,8 +231,10 @@ def parse_tools(text: str) -> tuple[str, ...]:
 
 def variables() -> dict[str, tuple[str, ...]]:
     """Every variable that a config value can come from, with its key; what is in a table comes after the table."""
-    names: dict[str, tuple[str, ...]] = {variable(name): (name,) for name in config_keys()}
-    return {**names, **{variable(name): ("limits", name) for name in Limits.model_fields}}
+    names = {name: (name,) for name in config_keys()} | {
+        name: ("limits", name) for name in Limits.model_fields
+    }
+    return {described()[name].variable: steps for name, steps in names.items()}
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
@@ -197,7 +198,7 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
     def private_worker(self) -> dict[str, str]:
         """The variables that tell a private worker how much to do at once."""
         given = {name: getattr(self, name) for name in ("in_flight", "agents")}
-        return {variable(name): str(value) for name, value in given.items() if value is not None}
+        return {described()[name].variable: str(value) for name, value in given.items() if value is not None}
 
     def check(self) -> None:
         """Raise InvalidOption for combinations that make no sense."""
@@ -258,28 +259,28 @@ _FIELDS = {**RunSettings.model_fields, **Limits.model_fields}
 @cache
 def described() -> dict[str, Setting]:
     """Every setting, in the order of the headings of `--help`."""
-    found = {
-        name: one for name, field in _FIELDS.items() for one in field.metadata if isinstance(one, Setting)
+    settings = {
+        name: replace(
+            setting,
+            flag=setting.flag or f"--{name.replace('_', '-')}",
+            variable=setting.variable or f"UPLIFT_{name.upper()}",
+            keyword=setting.keyword or name,
+        )
+        for name, field in _FIELDS.items()
+        for setting in field.metadata
+        if isinstance(setting, Setting)
     }
     panels = get_args(Panel)
-    return dict(sorted(found.items(), key=lambda item: panels.index(item[1].panel)))
-
-
-def flag(name: str) -> str:
-    return described()[name].flag or f"--{name.replace('_', '-')}"
-
-
-def variable(name: str) -> str:
-    return described()[name].variable or f"UPLIFT_{name.upper()}"
-
-
-def keyword(name: str) -> str:
-    return described()[name].keyword or name
+    return dict(sorted(settings.items(), key=lambda item: panels.index(item[1].panel)))
 
 
 def config_keys() -> list[str]:
     """The keys of `uplift.toml`."""
-    return [name for name, one in described().items() if one.in_config and name in RunSettings.model_fields]
+    return [
+        name
+        for name, setting in described().items()
+        if setting.in_config and name in RunSettings.model_fields
+    ]
 
 
 def default_text(name: str) -> str:
@@ -287,8 +288,8 @@ def default_text(name: str) -> str:
     value = _FIELDS[name].default
     if isinstance(value, tuple):
         value = ", ".join(value)
-    told = isinstance(value, str | int | float | Path) and not isinstance(value, bool)
-    return described()[name].default or (str(value) if told else "")
+    has_words = isinstance(value, str | int | float | Path) and not isinstance(value, bool)
+    return described()[name].default or (str(value) if has_words else "")
 
 
 def kind_of(name: str) -> type:
@@ -302,7 +303,7 @@ def kind_of(name: str) -> type:
 
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
-        return next(one for one in get_args(annotation) if one is not type(None))
+        return next(kind for kind in get_args(annotation) if kind is not type(None))
     return annotation
 
 
@@ -342,7 +343,7 @@ def _flag_at(steps: Steps) -> str:
     """How a value is named to somebody who gave it by flag or keyword."""
     name = str(steps[-1] if steps[0] == "limits" else steps[0])
     known = described().get(name)
-    return flag(name) if known is not None and (known.in_evaluate or len(steps) == 1) else place(steps)
+    return known.flag if known is not None and (known.in_evaluate or len(steps) == 1) else place(steps)
 
 
 def _message(steps: Steps, error: ErrorDetails) -> str:

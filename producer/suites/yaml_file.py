@@ -80,24 +80,6 @@ class Finding:
     message: str
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Where the lines of a text start; lines and columns count from 1, columns in characters."""
-
-    text: str
-
-    @cached_property
-    def _starts(self) -> array[int]:
-        starts = array("L", [0])
-        starts.extend(found.end() for found in _LINE_END.finditer(self.text))
-        return starts
-
-    def place(self, start: int) -> tuple[int, int]:
-        """Line and column of an index of the text."""
-        line = bisect_right(self._starts, start)
-        return line, start - self._starts[line - 1] + 1
-
-
 MAX_DEPTH = 32
 MAX_EVENTS = 2_000_000
 MAX_FINDINGS = 2_000
@@ -233,7 +215,7 @@ class _Builder:
         self.findings: list[Finding] = []
         # The outermost frame stands for the file: a list whose one entry is the document.
         self._frames = [_Frame(Node(0, [], []), None, rejected=False)]
-        self._lines = Lines(text)
+        self._document = Document("", text, None, ())
         forbidden = islice(_FORBIDDEN_RAW.finditer(text), MAX_FINDINGS)
         self._characters = deque((found.start(), found[0]) for found in forbidden)
         # Parsers stop at the first such character; with stand-ins of the same length they find the rest too.
@@ -326,7 +308,7 @@ class _Builder:
             self.complain(start, "merge key << is not allowed; write the keys out")
             frame.node.bad = True
         elif key in frame.children:
-            line, _ = self._lines.place(frame.children[key].key_start)
+            line = self._document.line(frame.children[key].key_start)
             frame.take_key(key, start, keep=False)
             self.complain(start, f"duplicate key {shown(key)}, first on line {line}; keep one of them")
         else:
@@ -406,25 +388,29 @@ class Document:
     findings: tuple[Finding, ...]
 
     @cached_property
-    def _lines(self) -> Lines:
-        return Lines(self.text)
+    def _starts(self) -> array[int]:
+        """Where the lines of the text start."""
+        starts = array("L", [0])
+        starts.extend(end.end() for end in _LINE_END.finditer(self.text))
+        return starts
 
     def line(self, start: int) -> int:
         """The line that holds an index of the text, counted from 1."""
-        return self._lines.place(start)[0]
+        return bisect_right(self._starts, start)
 
     def problems(self, findings: Iterable[Finding]) -> tuple[Problem, ...]:
         """The findings in the order of the file, without repetitions; a flood is cut, and the cut is said."""
-        ordered = sorted(set(findings), key=lambda found: (found.start, found.where, found.message))
-        problems = [self._problem(found) for found in ordered[:MAX_PROBLEMS]]
+        ordered = sorted(set(findings), key=lambda finding: (finding.start, finding.where, finding.message))
+        problems = [self._problem(finding) for finding in ordered[:MAX_PROBLEMS]]
         if len(ordered) > MAX_PROBLEMS:
             cut = f"more than {MAX_PROBLEMS:,} problems; mend these first"
             problems.append(self._problem(Finding(ordered[MAX_PROBLEMS].start, "", cut)))
         return tuple(problems)
 
-    def _problem(self, found: Finding) -> Problem:
-        line, column = self._lines.place(found.start)
-        return Problem(self.file, line, column, found.where, found.message)
+    def _problem(self, finding: Finding) -> Problem:
+        line = self.line(finding.start)
+        column = finding.start - self._starts[line - 1] + 1  # in characters
+        return Problem(self.file, line, column, finding.where, finding.message)
 
 
 def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str = "YAML") -> Document:
