@@ -154,7 +154,7 @@ class Config:
                 values[name] = {**values.get(name, {}), **params_of(value)}
             elif name in Limits.model_fields:
                 limits = values.setdefault("limits", {})
-                for table in (limits, *(one for one in limits.values() if isinstance(one, dict))):
+                for table in (limits, *(own for own in limits.values() if isinstance(own, dict))):
                     table[name] = value
             else:
                 values[name] = parse_tools(value) if name == "tools" else value
@@ -240,8 +240,8 @@ def variables() -> dict[str, tuple[str, ...]]:
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """UPLIFT_* variables that mean nothing, each with the name that may have been meant."""
     known = [*variables(), *OTHER_VARIABLES]
-    found = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
-    return {name: did_you_mean(name, known) for name in sorted(found)}
+    unknown = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
+    return {name: did_you_mean(name, known) for name in sorted(unknown)}
 
 
 def _folders(start: Path) -> list[Path]:

@@ -172,16 +172,15 @@ def skill(ranking: Ranking, entry: Entry, target: Skill) -> Skill:
 
 def _entry(ranking: Ranking, wanted: str) -> Entry:
     ids = [each.get("id") if isinstance(each, dict) else None for each in ranking.entries]
-    found = [number for number, each in enumerate(ids) if each == wanted]
-    if len(found) > 1:
+    numbers = [number for number, each in enumerate(ids) if each == wanted]
+    if len(numbers) > 1:
         raise InvalidRanking(
-            f"{ranking.path}: scored_candidates[{found[1]}].id: {wanted!r} occurs twice; ids are unique"
+            f"{ranking.path}: scored_candidates[{numbers[1]}].id: {wanted!r} occurs twice; ids are unique"
         )
-    if found:
-        content = ranking.entries[found[0]]
-        return Entry(
-            _read(Named, content, ranking.path, ("scored_candidates", found[0])).id, found[0], content
-        )
+    if numbers:
+        number, content = numbers[0], ranking.entries[numbers[0]]
+        named = _read(Named, content, ranking.path, ("scored_candidates", number))
+        return Entry(named.id, number, content)
     known = [each for each in ids if isinstance(each, str)]
     listed = ", ".join(map(repr, known[:20])) + (", …" if len(known) > 20 else "")
     raise InvalidRanking(
@@ -210,19 +209,19 @@ def _edited_file(ranking: Ranking, chosen: Candidate, target: Skill, place: str)
     home = target.folder or target.path.parent
     inside = home / chosen.target_path
     try:
-        found = (inside if inside.exists() else _resolved(ranking, chosen.target_path)).resolve()
-        if found in (target.path.resolve(), home.resolve()):
+        file = (inside if inside.exists() else _resolved(ranking, chosen.target_path)).resolve()
+        if file in (target.path.resolve(), home.resolve()):
             return target.path
-        exists = found.is_file()
+        exists = file.is_file()
     except (OSError, ValueError):
         exists = False
     if not exists:
         raise InvalidRanking(f"{place}: target_path: no such file: {chosen.target_path[:200]!r}")
-    if target.folder is None or not found.is_relative_to(home.resolve()):
+    if target.folder is None or not file.is_relative_to(home.resolve()):
         raise InvalidRanking(
             f"{place}: target_path: {chosen.target_path[:200]!r} is no part of the skill {ranking.target}"
         )
-    return found
+    return file
 
 
 def _planned(chosen: Candidate, target: Skill, file: Path, place: str) -> Skill:

@@ -197,10 +197,10 @@ def load(path: Path) -> Skill:
     try:
         folder = path if is_folder(path) else None
         file = _skill_file(path) if folder else path
-        found = is_file(file)
+        exists = is_file(file)
     except OSError as error:
         raise InvalidSkill(f"skill {path} cannot be read: {error.strerror}") from error
-    if not found:
+    if not exists:
         raise InvalidSkill(
             f"skill not found: {path}; give a folder with a {FILE_NAME}, or a {FILE_NAME} file"
         )
@@ -247,10 +247,8 @@ def other_files(skill: Skill, *, without: Collection[Path] = ()) -> list[str]:
     """The files that a bundle of the skill holds beside its SKILL.md, sorted."""
     if skill.folder is None:
         return []
-    found = bundles.files(
-        skill.folder, leave_out=[*(skill.folder / name for name in NOT_THE_SKILL), *without]
-    )
-    return [name for name in found if name != FILE_NAME]
+    leave_out = [*(skill.folder / name for name in NOT_THE_SKILL), *without]
+    return [name for name in bundles.files(skill.folder, leave_out=leave_out) if name != FILE_NAME]
 
 
 def _edited(skill: Skill, leave_out: Collection[Path]) -> dict[str, bytes]:

@@ -53,10 +53,10 @@ def _in_any_script(text: str) -> str:
     """An id of letters, the marks that belong to them, and digits, composed so that equal ids are equal texts."""
     if text.isascii():
         return text
-    for place, one in enumerate(text):
-        kind = unicodedata.category(one)
-        if not (one in "._-" or kind == "Nd" or kind[0] == "L" or (place and kind[0] == "M")):
-            raise ValueError(f"{_ID_RULE}; U+{ord(one):04X} is neither")
+    for place, character in enumerate(text):
+        kind = unicodedata.category(character)
+        if not (character in "._-" or kind == "Nd" or kind[0] == "L" or (place and kind[0] == "M")):
+            raise ValueError(f"{_ID_RULE}; U+{ord(character):04X} is neither")
     if (composed := unicodedata.normalize("NFC", text)) != text:
         raise ValueError(f"must be in Unicode's composed form, NFC; write it anew as {composed}")
     return text
@@ -108,16 +108,11 @@ class SuiteRules(_Rules):
     tasks: Annotated[list[Any], Field(min_length=1)]
 
 
-def broken_rules(root: Node, text: str, *, most: int) -> Iterator[Finding]:
-    """What is wrong with a suite's values; about so many at most, and nothing about bad nodes."""
+def broken_rules(root: Node, text: str) -> Iterator[Finding]:
+    """What is wrong with a suite's values, but for bad nodes."""
     yield from _broken(SuiteRules, root, (), text)
-    count = 0
     for number, task in enumerate(root.items("tasks")):
-        for finding in _broken(TaskRules, task, ("tasks", number), text):
-            yield finding
-            count += 1
-        if count > most:
-            return
+        yield from _broken(TaskRules, task, ("tasks", number), text)
 
 
 def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Iterator[Finding]:
@@ -129,10 +124,10 @@ def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Ite
             return
         for error in invalid.errors(include_url=False, include_input=False):
             steps = _steps_of(error["loc"], error["type"])
-            target, found = node.at(steps)
+            target, is_there = node.at(steps)
             if target.bad:
                 continue
-            message = _message(model, error, target, text) if found else _missing(steps, target)
+            message = _message(model, error, target, text) if is_there else _missing(steps, target)
             start = target.key_start if error["type"] == "extra_forbidden" else target.start
             yield Finding(start, path_of((*prefix, *steps)), message)
 
@@ -200,8 +195,8 @@ def _description(node: Node, text: str) -> str:
 
 
 def _written(node: Node, text: str) -> str:
-    found = _SCALAR.match(text, node.start)
-    return found[0] if found else shown(node.value)
+    scalar = _SCALAR.match(text, node.start)
+    return scalar[0] if scalar else shown(node.value)
 
 
 def _quote_hint(node: Node, text: str) -> str:

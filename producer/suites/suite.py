@@ -147,11 +147,13 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
             start = 0 if root.value is None else root.start
             yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
     else:
-        most = MAX_PROBLEMS + 1
-        yield from rules.broken_rules(root, document.text, most=most)
-        yield from islice(_repeated_ids(root, document), most)
-        yield from islice(rules.wrong_files(root, folder), most)
-        yield from islice(rules.wrong_schemas(root, folder), most)
+        for findings in (
+            rules.broken_rules(root, document.text),
+            _repeated_ids(root, document),
+            rules.wrong_files(root, folder),
+            rules.wrong_schemas(root, folder),
+        ):
+            yield from islice(findings, MAX_PROBLEMS + 1)
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:

@@ -217,7 +217,7 @@ class _Builder:
         self._frames = [_Frame(Node(0, [], []), None, rejected=False)]
         self._document = Document("", text, None, ())
         forbidden = islice(_FORBIDDEN_RAW.finditer(text), MAX_FINDINGS)
-        self._characters = deque((found.start(), found[0]) for found in forbidden)
+        self._characters = deque((character.start(), character[0]) for character in forbidden)
         # Parsers stop at the first such character; with stand-ins of the same length they find the rest too.
         self._text = _FORBIDDEN_RAW.sub("\N{REPLACEMENT CHARACTER}", text) if self._characters else text
         self._hide_directives()
@@ -355,8 +355,8 @@ class _Builder:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return found.end() if found else start
+    match = pattern.match(text, start)
+    return match.end() if match else start
 
 
 MAX_BYTES = 16 * 1024 * 1024
