@@ -23,7 +23,7 @@ from producer.suites import suite as suites
 from producer.suites.suite import Suite
 from workers.models import replay, sim
 from workers.models.choose import is_agent, mounts_skills
-from workers.models.names import graders, is_simulated, parse
+from workers.models.names import asked, is_simulated, parse
 from workers.models.prices import first_estimate
 from workers.store import bundles
 from workers.store.bundles import Bundle
@@ -189,7 +189,7 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
         *_unseen_files(options, arms, hidden),
     ]
     _check_simulation(options, suite)
-    check_prices(options, suite)
+    _check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(moment),
         created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -329,17 +329,11 @@ def _replays(options: RunSettings) -> dict[str, Bundle]:
     return {spec: bundles.pack_files({path.name: replay.content(path)}) for spec, path in recordings.items()}
 
 
-def check_prices(options: RunSettings, suite: Suite) -> None:
+def _check_prices(options: RunSettings, suite: Suite) -> None:
     """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
     if options.budget_usd is None:
         return
-    judging = {
-        judge
-        for task in suite.tasks
-        for spec in options.models
-        for judge in graders(task, spec, options.judge_model)
-    }
-    for spec in dict.fromkeys([*options.models, *sorted(judging)]):
+    for spec in asked(options.models, suite.tasks, options.judge_model):
         if first_estimate(spec, 0, options.settings) is None:
             name = "; or name the model, as in claude-code:NAME" if spec == "claude-code" else ""
             raise InvalidOption(
