@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from producer.cli import app
 from producer.library import keywords
 from producer.settings.config_file import variables
-from producer.settings.run_settings import config_keys, default_text, described, flag
+from producer.settings.run_settings import config_keys, default_text, described
 
 DOCS = Path(__file__).parent
 MARKS = ("<!-- table: made by docs/make_cli_reference.py -->", "<!-- end of table -->")
@@ -50,7 +50,7 @@ def config_table() -> str:
     rows = ["| key | variable | flag | meaning |", "|---|---|---|---|"]
     for key in config_keys():
         names = ", ".join(f"`{name}`" for name, steps in variables().items() if steps[0] == key)
-        by_flag = BY_FLAG.get(key, f"`{flag(key)}`" if described()[key].in_evaluate else "")
+        by_flag = BY_FLAG.get(key, f"`{described()[key].flag}`" if described()[key].in_evaluate else "")
         rows.append(f"| `{key}` | {names} | {by_flag} | {_meaning(key)} |")
     return "\n".join(rows)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -32,10 +31,7 @@ def compiled(pattern: str, *, ignore_case: bool = False, multiline: bool = False
         raise ValueError(f"repeats more than {MAX_LEAST_REPEATS:,} times at least; lower its counts")
     flags = (regex.IGNORECASE if ignore_case else 0) | (regex.MULTILINE if multiline else 0)
     try:
-        with warnings.catch_warnings():
-            # A doubtful pattern is still a pattern; nobody would see the warning.
-            warnings.simplefilter("ignore")
-            return regex.compile(pattern, flags)
+        return regex.compile(pattern, flags)
     except regex.error as wrong:
         raise ValueError(f"not a regular expression: {wrong}") from None
     except (RecursionError, OverflowError, MemoryError):

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NoReturn, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -168,3 +169,30 @@ _REQUIREMENTS = {
     "string_too_short": "must hold at least one character",
     "too_short": "must hold at least one entry",
 }
+
+
+def allowed_keys(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    """The keys of the mapping at a pydantic location, in the order in which the models declare them.
+
+    A name that people choose, as in `dict[str, Model]`, leads on to that model.
+    """
+    models = [model]
+    for step in loc:
+        chosen = [model for model in models if step in _type_names(model)]
+        fields = [pair for model in models for pair in model.model_fields.items()]
+        types = [field.annotation for name, field in fields if (field.alias or name) == step]
+        if chosen or types:
+            models = chosen or [inner for annotation in types for inner in _models_in(annotation)]
+    return list(dict.fromkeys(field.alias or name for m in models for name, field in m.model_fields.items()))
+
+
+def _type_names(model: type[BaseModel]) -> tuple[str, ...]:
+    return get_args(model.model_fields["type"].annotation) if "type" in model.model_fields else ()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in {list, tuple, dict, Annotated, Union, UnionType}:
+        return [model for part in get_args(annotation) for model in _models_in(part)]
+    return []

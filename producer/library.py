@@ -11,15 +11,16 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from aggregate.formulas.intervals import Interval
 from aggregate.records.record import AttemptRecord
 from judges.safe_text import did_you_mean
+from producer.display.progress import Quiet
 from producer.display.snapshot import View
 from producer.runs.watch import Interrupted
 from producer.state_root import Places
@@ -66,10 +67,10 @@ _NO_KEYWORDS = ("task_suite", "skill_path", "standalone", "ranking", "candidate_
 
 def keywords() -> dict[str, str]:
     """Every keyword of `evaluate` that is a setting of a run, with the setting's name."""
-    from producer.settings.run_settings import RunSettings, described, keyword
+    from producer.settings.run_settings import RunSettings, described
 
-    names = (name for name in described() if name in RunSettings.model_fields and name not in _NO_KEYWORDS)
-    return {keyword(name): name for name in names}
+    settings = {name: setting for name, setting in described().items() if name in RunSettings.model_fields}
+    return {setting.keyword: name for name, setting in settings.items() if name not in _NO_KEYWORDS}
 
 
 def evaluate(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Any) -> Result:
@@ -95,30 +96,13 @@ async def aevaluate(
     """
     _check_keywords(options)
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Result] = loop.create_future()
     cancelled = threading.Event()
-    ours = _on_loop(options, loop)
-
-    def settle(result: Result | None, problem: BaseException | None) -> None:
-        if problem is not None:
-            ended.set_exception(problem)
-        else:
-            ended.set_result(cast(Result, result))
-
-    def work() -> None:
-        outcome: tuple[Result | None, BaseException | None]
-        try:
-            plan = _plan(suite, skill, ours)
-            resume = Places(plan.options.state_root).command("resume", plan.run_id, ours.get("broker"))
-            stop = _Hurried(resume, cancelled, ours.get("stop", _never))
-            outcome = (_run(plan, ours, stop), None)
-        except BaseException as problem:  # raised again where it is awaited
-            outcome = (None, problem)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
-
+    on_loop = {**options, **_on_loop(options, loop)}
+    stop = StopNow(cancelled, options.get("stop", _never))
     # A thread of its own: it must outlive the private server, which the kernel ends with the thread that started it.
-    threading.Thread(target=work, name="uplift-evaluate").start()
+    thread = ThreadPoolExecutor(1, "uplift-evaluate")
+    ended = loop.run_in_executor(thread, lambda: _run(_plan(suite, skill, options), on_loop, stop))
+    thread.shutdown(wait=False)  # it ends with the run
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
@@ -139,8 +123,8 @@ def _check_keywords(options: Mapping[str, Any]) -> None:
 def _plan(
     suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, options: Mapping[str, Any]
 ) -> Plan:
-    from producer import plan as plans
     from producer.baselines.bless import with_baseline
+    from producer.plan import make
     from producer.settings.run_settings import RunSettings, of_model_settings
     from producer.suites import suite as suites
 
@@ -152,7 +136,9 @@ def _plan(
     if isinstance(values.get("models"), str):
         values["models"] = (values["models"],)
     where = {"task_suite": given.path if given else suite, "skill_path": skill}
-    return with_baseline(plans.make(RunSettings.checked({**values, **where}), suite=given))
+    plan = make(RunSettings.checked({**values, **where}), suite=given)
+    blessed = plan.options.baseline_artifact
+    return plan if blessed is None else with_baseline(plan, blessed)
 
 
 def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
@@ -160,11 +146,10 @@ def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Re
     from workers.store.settings import checked_broker
 
     places, url = Places(plan.options.state_root), plan.options.broker
-    display = _Callbacks(options.get("on_progress", _ignore), options.get("on_message", _ignore))
     where = evaluation.RunContext(
         places,
         checked_broker(url, insecure=plan.options.insecure) if url else None,
-        display,
+        _Callbacks(options),
         plan.options.private_worker,
         stop=stop,
     )
@@ -174,10 +159,10 @@ def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Re
 
 def _result(artifact: Artifact, places: Places) -> Result:
     interval = None
-    if told := artifact.interval:
-        ends = told.tasks_like_these
+    if artifact.interval is not None:
+        ends = artifact.interval.tasks_like_these
         estimate = math.nan if ends.estimate is None else ends.estimate
-        interval = Interval(estimate, ends.low, ends.high, told.level)
+        interval = Interval(estimate, ends.low, ends.high, artifact.interval.level)
     return Result(
         run_id=artifact.run_id,
         verdict=artifact.verdict,
@@ -196,61 +181,53 @@ def _result(artifact: Artifact, places: Places) -> Result:
     )
 
 
-class _Callbacks:
-    """A display that shows nothing itself."""
+class _Callbacks(Quiet):
+    """A display that hands views and messages to the caller's functions, where there are any."""
 
-    def __init__(self, show: Callable[[View], None], say: Callable[[str], None]) -> None:
-        self.show = show
-        self.say = say
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._on_progress = options.get("on_progress")
+        self._on_message = options.get("on_message")
 
-    def begin(self, run_id: str, resume: str) -> None:
-        pass
+    def show(self, view: View) -> None:
+        if self._on_progress is not None:
+            self._on_progress(view)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def say(self, text: str) -> None:
+        if self._on_message is not None:
+            self._on_message(text)
 
 
-class _Hurried:
-    """Stops a run at once when it is cancelled: new attempts first, then waiting for those in flight."""
+class StopNow:
+    """Stops a run at once when it is cancelled: new attempts first, then waiting for those in flight.
 
-    def __init__(self, resume: str, cancelled: threading.Event, patient: Callable[[], bool]) -> None:
-        self._resume = resume
+    Until then `graceful` says whether new attempts are to stop.
+    """
+
+    def __init__(self, cancelled: threading.Event, graceful: Callable[[], bool]) -> None:
         self._cancelled = cancelled
-        self._patient = patient
-        self._told = False
+        self._graceful = graceful
+        self._asked_before = False
 
     def __call__(self) -> bool:
         if not self._cancelled.is_set():
-            return self._patient()
-        if self._told:
-            raise Interrupted(self._resume)
-        self._told = True
+            return self._graceful()
+        if self._asked_before:
+            raise Interrupted("")  # nobody reads it: whoever cancelled gets CancelledError
+        self._asked_before = True
         return True
 
 
-def _on_loop(options: dict[str, Any], loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-    """The same options with callbacks that reach the event loop from any thread."""
+def _on_loop(options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[Any], None]]:
+    """The callbacks among the options, to be called from any thread and run on the event loop."""
 
     def there(callback: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(value: Any) -> None:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(callback, value)
 
         return call
 
-    called: dict[str, Any] = {
-        name: there(options[name]) for name in ("on_progress", "on_message") if name in options
-    }
-    return {**options, **called}
-
-
-def _ignore(_: object) -> None:
-    pass
+    return {name: there(options[name]) for name in ("on_progress", "on_message") if name in options}
 
 
 def _never() -> bool:

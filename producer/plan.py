@@ -23,7 +23,7 @@ from producer.suites import suite as suites
 from producer.suites.suite import Suite
 from workers.models import replay, sim
 from workers.models.choose import is_agent, mounts_skills
-from workers.models.names import graders, is_simulated, parse
+from workers.models.names import asked, is_simulated, parse
 from workers.models.prices import first_estimate
 from workers.store import bundles
 from workers.store.bundles import Bundle
@@ -104,8 +104,8 @@ class Plan:
     @property
     def bundles(self) -> list[Bundle]:
         """Everything that travels beside the manifest: fixtures, skills and recordings."""
-        found = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
-        return [bundle for bundle in found if bundle is not None]
+        every = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
+        return [bundle for bundle in every if bundle is not None]
 
     def manifest(self, lane: str) -> Manifest:
         return Manifest(
@@ -168,13 +168,7 @@ class Plan:
         return "skill" if self.baseline.skill else "bare"
 
 
-def make(
-    options: RunSettings,
-    *,
-    now: datetime | None = None,
-    run_id: str | None = None,
-    suite: Suite | None = None,
-) -> Plan:
+def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None = None) -> Plan:
     """Read and check everything that the flags name; raises before anything is written or sent.
 
     A `suite` that is given is not read from its file.
@@ -182,12 +176,12 @@ def make(
     options.check()
     assert options.task_suite is not None
     for spec in (*options.models, *filter(None, [options.judge_model])):
-        parse(spec)
+        is_agent(spec, options.settings)  # raises for a model, or a program, that nobody knows
     whole = suite or suites.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     hidden = _not_for_agents(options, whole)
     arms, not_run, source = _pipeline(options, hidden) if options.ranking else _standalone(options, hidden)
-    moment = now or datetime.now(UTC)
+    moment = datetime.now(UTC)
     warnings = [
         *suite.warnings,
         *(text for arm in arms if arm.skill for text in arm.skill.warnings),
@@ -195,8 +189,7 @@ def make(
         *_unseen_files(options, arms, hidden),
     ]
     _check_simulation(options, suite)
-    _check_commands(options)
-    check_prices(options, suite)
+    _check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(moment),
         created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -239,25 +232,18 @@ def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     ranking = rankings.load(options.ranking)
     chosen = rankings.select(ranking, options.candidate_ids)
     target = rankings.baseline(ranking)
-    baseline = _arm(
-        "baseline", target, hidden
-    )  # first: what is wrong with the target is no candidate's fault
-    made = [
-        _candidate(
-            "candidate" if len(chosen) == 1 else f"candidate:{entry.id}",
-            entry,
-            ranking,
-            target,
-            options,
-            hidden,
-        )
-        for entry in chosen
+    # First: what is wrong with the target is no candidate's fault.
+    baseline = _arm("baseline", target, hidden)
+    names = ["candidate"] if len(chosen) == 1 else [f"candidate:{entry.id}" for entry in chosen]
+    candidates = [
+        _candidate(name, entry, ranking, target, options, hidden)
+        for name, entry in zip(names, chosen, strict=True)
     ]
-    arms = [arm for arm in made if arm.verdict is None]
+    arms = [arm for arm in candidates if arm.verdict is None]
     if arms and not options.no_baseline:
         arms.insert(0, baseline)
     source = Source(ranking.lane, ranking.run_id, str(options.ranking.absolute()))
-    return arms, [arm for arm in made if arm.verdict is not None], source
+    return arms, [arm for arm in candidates if arm.verdict is not None], source
 
 
 def _candidate(
@@ -337,32 +323,17 @@ def fixtures_of(folder: Path) -> Bundle | None:
 
 def _replays(options: RunSettings) -> dict[str, Bundle]:
     """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
-    found = {}
-    for spec in options.models:
-        parsed = parse(spec)
-        if parsed.kind == "replay":
-            path = Path(parsed.name)
-            replay.load(path)
-            found[spec] = bundles.pack_files({path.name: replay.content(path)})
-    return found
+    recordings = {spec: Path(parse(spec).name) for spec in options.models if parse(spec).kind == "replay"}
+    for path in recordings.values():
+        replay.load(path)
+    return {spec: bundles.pack_files({path.name: replay.content(path)}) for spec, path in recordings.items()}
 
 
-def _check_commands(options: RunSettings) -> None:
-    for spec in (*options.models, *filter(None, [options.judge_model])):
-        is_agent(spec, options.settings)  # raises for a program that nobody declared
-
-
-def check_prices(options: RunSettings, suite: Suite) -> None:
+def _check_prices(options: RunSettings, suite: Suite) -> None:
     """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
     if options.budget_usd is None:
         return
-    judging = {
-        judge
-        for task in suite.tasks
-        for spec in options.models
-        for judge in graders(task, spec, options.judge_model)
-    }
-    for spec in dict.fromkeys([*options.models, *sorted(judging)]):
+    for spec in asked(options.models, suite.tasks, options.judge_model):
         if first_estimate(spec, 0, options.settings) is None:
             name = "; or name the model, as in claude-code:NAME" if spec == "claude-code" else ""
             raise InvalidOption(

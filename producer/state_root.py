@@ -128,8 +128,8 @@ class Places:
 
     def run_ids(self, kind: Literal["runs", "embedded"]) -> list[str]:
         """The runs that have a folder of a kind; whatever else lies there is left alone."""
-        found = (path.name for path in (self.root / kind).glob("*") if path.is_dir())
-        return sorted(name for name in found if file_name(name) == name)
+        names = (path.name for path in (self.root / kind).glob("*") if path.is_dir())
+        return sorted(name for name in names if file_name(name) == name)
 
     def check_writable(self) -> None:
         """Create the state root and prove that files can be written there; raises Unwritable.
@@ -173,7 +173,7 @@ def on_broker(command: str, url: str | None) -> str:
 
 def _name(*ids: str | None) -> str:
     """One file name for all these ids, which begins with the first; a system takes no longer one."""
-    name = "-".join(file_name(one) for one in ids if one is not None)
+    name = "-".join(file_name(text) for text in ids if text is not None)
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}~{short_digest(name)}"
 
 
@@ -200,11 +200,11 @@ def finished(places: Places, run_id: str) -> list[Artifact]:
     from aggregate.artifact import file
     from aggregate.artifact.model import NotAnArtifact
 
-    found = []
+    artifacts = []
     for path in artifact_paths(places, run_id):
         with suppress(OSError, NotAnArtifact):
-            found.append(file.load(path, MAX_STATE_BYTES))
-    return [artifact for artifact in found if artifact.run_id == run_id]
+            artifacts.append(file.load(path, MAX_STATE_BYTES))
+    return [artifact for artifact in artifacts if artifact.run_id == run_id]
 
 
 def artifact_paths(places: Places, run_id: str) -> list[Path]:

@@ -8,19 +8,24 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import regex
 from running import SKILL, a_suite, processes_below, worker
 
 import producer
 import uplift
+from judges import safe_patterns
 from producer import Result, aevaluate, evaluate
 from producer.runs.watch import Interrupted
+from producer.server.connect import open_server
 from producer.server.private_server import NoServer
 from producer.settings.run_settings import InvalidOption
 from producer.suites.suite import InvalidSuite, from_values
+from workers.store.keys import FINISH, queue
 
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
 BETTER = "sim:baseline=0,candidate=1,cost=0.01"
@@ -255,6 +260,55 @@ def test_a_shared_broker_serves_runs_that_end_one_after_the_other(folder, valkey
         results = asyncio.run(both())
     assert [result.verdict for result in results] == ["pass", "pass"]
     assert not (folder / "state" / "embedded").exists()
+
+
+def test_a_run_that_ends_leaves_the_connections_of_another_on_the_same_broker_alone(valkey):
+    ending, going_on = open_server(valkey), open_server(valkey)
+    with ending.app.connection_or_acquire() as connection:
+        queue(FINISH).bind(connection.default_channel).declare()
+    with going_on.app.connection_or_acquire() as connection:
+        channel = connection.default_channel
+        ending.close()
+        queue(FINISH).bind(channel).declare()
+    going_on.close()
+
+
+def test_threads_that_are_the_first_to_need_the_settings_all_get_them():
+    code = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from producer.settings.run_settings import RunSettings
+together = threading.Barrier(8)
+def first(number):
+    together.wait()
+    return RunSettings.checked({"pass_k": number, "task_suite": "suite.yaml"}).pass_k
+sys.setswitchinterval(1e-6)
+with ThreadPoolExecutor(8) as pool:
+    print(list(pool.map(first, range(1, 9))))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(list(range(1, 9)))
+
+
+def test_runs_that_check_patterns_at_once_leave_the_programs_warnings_as_they_were(monkeypatch):
+    before, compiling = list(warnings.filters), regex.compile
+    began, may_end = ({name: threading.Event() for name in ("first", "second")} for _ in range(2))
+
+    def slowly(pattern, flags):
+        began[pattern].set()
+        may_end[pattern].wait(30)
+        return compiling(pattern, flags)
+
+    monkeypatch.setattr(regex, "compile", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        ended = {}
+        for name in ("first", "second"):
+            ended[name] = pool.submit(safe_patterns.compiled, name)
+            assert began[name].wait(30)
+        for name in ("first", "second"):
+            may_end[name].set()
+            ended[name].result(30)
+    assert warnings.filters == before
 
 
 @pytest.mark.slow

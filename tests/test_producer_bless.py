@@ -69,7 +69,7 @@ def bless(folder: Path, **how) -> Path:
 
 
 def evaluated(folder: Path, path: Path, **fields):
-    return blessing.with_baseline(plans.make(options(folder, baseline_artifact=path, **fields)))
+    return blessing.with_baseline(plans.make(options(folder, baseline_artifact=path, **fields)), path)
 
 
 # Blessing

@@ -20,7 +20,6 @@ from producer.settings.run_settings import (
     InvalidOption,
     RunSettings,
     described,
-    flag,
     of_model_settings,
     part,
 )
@@ -65,7 +64,7 @@ def typed(*words: str | Path) -> dict[str, Any]:
 def test_every_field_is_described_and_has_its_own_flag() -> None:
     assert set(RunSettings.model_fields) | set(Limits.model_fields) == set(described())
     assert all(setting.help.endswith(".") for setting in described().values())
-    assert len({flag(name) for name in described()}) == len(described())
+    assert len({setting.flag for setting in described().values()}) == len(described())
 
 
 def test_workers_and_numbers_get_every_setting_that_they_need(tmp_path: Path) -> None:

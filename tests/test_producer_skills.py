@@ -143,8 +143,10 @@ def test_values_that_nobody_needs_are_not_even_constructed(tmp_path: Path, yaml:
 def test_any_front_matter_is_read_or_refused(yaml: str) -> None:
     with suppress(InvalidFrontMatter):
         matter = skill.read(f"---\n{yaml}\n---\n")
-
-        assert all(0 <= entry.start <= entry.end <= matter.end for entry in matter.entries.values())
+        end = len(matter.document.text)
+        assert all(0 <= node.key_start <= end <= matter.body for node in matter.keys.values())
+        spans = skill._spans(matter.document, matter.keys)
+        assert all(0 <= start <= stop <= end for start, stop in spans.values())
 
 
 def test_a_skill_that_is_too_long_is_refused_and_not_read_to_its_end(tmp_path: Path) -> None:

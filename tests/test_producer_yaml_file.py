@@ -261,7 +261,8 @@ shreds = st.lists(fragments, max_size=40).map("".join)
 @settings(max_examples=400, deadline=None)
 def test_any_text_gives_values_or_complaints_that_lie_inside_it(text: str) -> None:
     for loader in (yaml_file.DEFAULT_LOADER, yaml.SafeLoader):
-        root, findings = yaml_file.build(text, loader)
+        document = yaml_file.parse(text, "f", loader)
+        root, findings = document.root, document.findings
         assert all(0 <= found.start <= len(text) for found in findings)
         if root is None and not findings:
             lines = [line.strip() for line in text.splitlines()]
@@ -277,12 +278,12 @@ def test_any_bytes_give_values_or_complaints(tmp_path_factory: pytest.TempPathFa
 
 def test_the_pure_parser_stands_in_where_libyaml_is_missing() -> None:
     text = "a: 1\nb: [x, {c: .5}]\nb: 2\nd: *e\n"
-    fast_root, fast = yaml_file.build(text)
-    pure_root, pure = yaml_file.build(text, yaml.SafeLoader)
-    assert fast == pure
-    assert fast_root is not None
-    assert pure_root is not None
-    assert fast_root.value == pure_root.value == {"a": 1, "b": ["x", {"c": 0.5}], "d": None}
+    fast = yaml_file.parse(text, "f")
+    pure = yaml_file.parse(text, "f", yaml.SafeLoader)
+    assert fast.findings == pure.findings
+    assert fast.root is not None
+    assert pure.root is not None
+    assert fast.root.value == pure.root.value == {"a": 1, "b": ["x", {"c": 0.5}], "d": None}
 
 
 def said_of(path: Path) -> str:

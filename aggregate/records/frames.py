@@ -6,10 +6,8 @@ timed out, `n_scored` those with a score. This is the only place where None beco
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -22,6 +20,7 @@ from aggregate.records import rows
 from aggregate.records.record import AttemptRecord
 from aggregate.records.rows import Column
 from aggregate.records.run_info import TaskInfo
+from aggregate.text.files import no_cycle_search
 from aggregate.text.formats import plain
 
 # Per (task, model, arm). The source of a column is one of attempts and how it is summed up; none: computed.
@@ -78,7 +77,7 @@ class Frames:
 
 def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) -> Frames:
     """All frames in one pass; `tasks` fills in tiers and judge types that records do not say."""
-    with _no_cycle_search():
+    with no_cycle_search():
         collected = rows.collect(records, tasks)
         made = collected.records
         attempts, bad = _frame([one.attempt for one in made], rows.ATTEMPT_ROW, rows.ATTEMPTS)
@@ -92,18 +91,6 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
         warnings = tuple(_left_out(collected, bad + bad_judgments + bad_criteria))
         del collected, made  # or they would be searched at once
     return Frames(attempts, judgments, criteria, task_frame(attempts), measured, warnings)
-
-
-@contextlib.contextmanager
-def _no_cycle_search() -> Iterator[None]:
-    """Rows form no cycles, and having the collector walk 100,000 of them again and again takes seconds."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:

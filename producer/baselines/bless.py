@@ -65,15 +65,15 @@ class Blessed(BaseModel):
         return digest([self.run_id, self.candidate_id, self.skill, sorted(self.grounds.tasks.items())])
 
 
-def choose(made: list[Artifact], candidate_id: str | None) -> Artifact:
+def choose(artifacts: list[Artifact], candidate_id: str | None) -> Artifact:
     """The artifact of the candidate that is meant; raises NotBlessed where that is not clear."""
-    ran = [one for one in made if one.was_run]
-    chosen = [one for one in ran if candidate_id in (None, one.candidate_id)]
+    ran = [artifact for artifact in artifacts if artifact.was_run]
+    chosen = [artifact for artifact in ran if candidate_id in (None, artifact.candidate_id)]
     if len(chosen) == 1:
         return chosen[0]
     if not ran:
         raise NotBlessed("nothing was run there; there is nothing to bless")
-    names = ", ".join(str(one.candidate_id) for one in ran if one.candidate_id is not None)
+    names = ", ".join(artifact.candidate_id for artifact in ran if artifact.candidate_id is not None)
     if not names:
         raise NotBlessed("the run has one candidate, without an id; leave --candidate-id out")
     raise NotBlessed(f"choose a candidate with --candidate-id; the run has {names}")
@@ -128,7 +128,7 @@ def load(path: Path) -> Blessed:
     except OSError as problem:
         raise NotBlessed(f"{path}: cannot be read: {problem.strerror}") from None
     except ValidationError as invalid:
-        if any(one["loc"] == ("truth_anchor",) for one in invalid.errors(include_url=False)):
+        if any(error["loc"] == ("truth_anchor",) for error in invalid.errors(include_url=False)):
             raise NotBlessed(
                 f"{path} is the artifact of a run; `uplift bless RUN` makes a baseline"
             ) from None
@@ -136,11 +136,8 @@ def load(path: Path) -> Blessed:
         raise NotBlessed("\n".join(f"{path}: {problem}" for problem in wrong)) from None
 
 
-def with_baseline(plan: Plan) -> Plan:
-    """The plan with its blessed baseline, where one is named, instead of one to be run; may raise NotBlessed."""
-    path = plan.options.baseline_artifact
-    if path is None:
-        return plan
+def with_baseline(plan: Plan, path: Path) -> Plan:
+    """The plan with the blessed baseline of a file instead of one to be run; may raise NotBlessed."""
     blessed = load(path)
     if plan.baseline is None:  # every candidate is below the threshold: nothing will be run
         return plan
@@ -170,28 +167,28 @@ def baseline_records(plan: Plan) -> dict[int, AttemptRecord]:
     assert plan.blessed is not None
     tasks = {task.id: number for number, task in enumerate(plan.suite.tasks)}
     models = {model: number for number, model in enumerate(plan.options.models)}
-    arm = next(number for number, one in enumerate(plan.arms) if one.name == "baseline")
-    found = {}
+    arm = next(number for number, arm in enumerate(plan.arms) if arm.name == "baseline")
+    records = {}
     for record in plan.blessed.records:
         model = record.model or ""
         if record.task in tasks and model in models and record.attempt <= plan.options.pass_k:
             number = tasks[record.task]
             index = plan.grid.index(Cell(number, models[model], arm, record.attempt))
-            mine = served(record, run_id=plan.run_id, task=plan.suite.tasks[number])
-            found[index] = mine.model_copy(update={"arm": "baseline"})
-    return found
+            today = served(record, run_id=plan.run_id, task=plan.suite.tasks[number])
+            records[index] = today.model_copy(update={"arm": "baseline"})
+    return records
 
 
 def _complete(places: Places, artifact: Artifact) -> dict[str, list[AttemptRecord]]:
     """The candidate's records of every task that has all attempts of all models judged, in order."""
-    found: dict[str, list[AttemptRecord]] = {}
+    by_task: dict[str, list[AttemptRecord]] = {}
     for record in read_jsonl(places.records(artifact.run_id)):
         if record.arm == artifact.arm and record.judged:
-            found.setdefault(record.task, []).append(record)
+            by_task.setdefault(record.task, []).append(record)
     wanted = len(artifact.models) * artifact.pass_k
     return {
-        task: sorted(records, key=lambda one: (one.model or "", one.attempt))
-        for task, records in found.items()
+        task: sorted(records, key=lambda record: (record.model or "", record.attempt))
+        for task, records in by_task.items()
         if len(records) == wanted
     }
 
@@ -223,7 +220,7 @@ def _check_conditions(plan: Plan, now: Grounds, blessed: Blessed, path: Path) ->
 
 
 def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator[tuple[str, str]]:
-    judged = {(one.task, one.model, one.attempt) for one in blessed.records if one.judged}
+    judged = {(record.task, record.model, record.attempt) for record in blessed.records if record.judged}
     numbers = range(1, plan.options.pass_k + 1)
     for task, content in now.tasks.items():
         then = blessed.grounds.tasks.get(task)
@@ -237,8 +234,8 @@ def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator
 def _versions(plan: Plan, blessed: Blessed) -> Iterator[str]:
     """An agent's program that is another than the baseline's: a difference may be its doing."""
     for model in plan.options.models:
-        said = (record.completion for record in blessed.records if record.model == model)
-        then = sorted({one.agent_version for one in said if one and one.agent_version})
+        completions = (record.completion for record in blessed.records if record.model == model)
+        then = sorted({answer.agent_version for answer in completions if answer and answer.agent_version})
         now = agent_version(model)
         if now and then and then != [now]:
             yield f"{model} was version {', '.join(then)} when the baseline was blessed and is {now} now"

@@ -75,11 +75,12 @@ class BaselineCache:
         `baseline` comes from `baseline_key`, `candidate` is a bundle's digest. Each candidate has a file of
         its own, so that processes that note at the same time lose nothing.
         """
-        folder = self._folder / _COMPARISONS / baseline
+        folder, met = self._folder / _COMPARISONS / baseline, {candidate}
         with suppress(OSError):
             write_text(repr(now), folder / candidate)
-        met = {path.name for path in _listed(folder) if 0 <= now - _noted(path) <= MAX_AGE_SECONDS}
-        return len(met | {candidate})
+        with suppress(OSError):
+            met |= {path.name for path in folder.iterdir() if 0 <= now - _noted(path) <= MAX_AGE_SECONDS}
+        return len(met)
 
     def _place(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.json"
@@ -94,19 +95,12 @@ class _Entry(BaseModel):
     record: AttemptRecord
 
 
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    except OSError:
-        return []
-
-
 def _noted(path: Path) -> float:
-    """When a comparison was noted; long ago where that is not readable."""
-    try:
-        return float(files.read(path, 40))
-    except (OSError, ValueError):
-        return float("-inf")
+    """When a comparison was noted; long ago where that is not readable, or still being written."""
+    with suppress(OSError, ValueError):
+        if not path.name.startswith("."):
+            return float(files.read(path, 40))
+    return float("-inf")
 
 
 @dataclass(frozen=True)
@@ -129,14 +123,12 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
 
     Unless it is to `only_look`, it notes in the cache that this candidate is compared with the baseline.
     """
-    baseline = plan.baseline
+    baseline, folder = plan.baseline, plan.options.baseline_cache_dir
     if plan.blessed is not None:
         return _blessed(plan, plan.blessed, now, only_look=only_look)
-    if plan.options.baseline_cache_dir is None or baseline is None:
+    if folder is None or baseline is None or (only_look and not folder.is_dir()):
         return Reuse()
-    if only_look and not plan.options.baseline_cache_dir.is_dir():
-        return Reuse()
-    cache = BaselineCache(plan.options.baseline_cache_dir)
+    cache = BaselineCache(folder)
     grid, arm = plan.grid, plan.arms.index(baseline)
     fixtures = fixture_digests(plan.whole_suite, plan.suite.folder)
     versions = {model: agent_version(model) for model in plan.options.models}
@@ -155,11 +147,11 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
             agent_version=versions[model],
             attempt=cell.number,
         )
-        found = cache.get(keys[index], now)
-        if found is not None:
-            cached[index] = served(found, run_id=plan.run_id, task=task)
+        record = cache.get(keys[index], now)
+        if record is not None:
+            cached[index] = served(record, run_id=plan.run_id, task=task)
     return Reuse(
-        folder=plan.options.baseline_cache_dir.resolve(),
+        folder=folder.resolve(),
         cached=cached,
         keys=keys,
         comparisons=1 if only_look else _comparisons(plan, cache, keys, now),

@@ -1,4 +1,4 @@
-"""What a run's outcomes rest on, beside the skill: tasks, files, judges and settings, noted when it starts."""
+"""Fingerprints of everything but the skill that can change outcomes: tasks, fixtures, judges, model settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,9 +50,13 @@ def of(plan: Plan) -> Grounds:
     """The grounds of a run that is about to start."""
     options = plan.options
     whole = plan.whole_suite or plan.suite.tasks
+    fixtures = fixture_digests(whole, plan.suite.folder)
     panels = sorted({model for task in whole for model in panel(task)})
     return Grounds(
-        tasks=task_digests(plan.suite.tasks, whole, plan.suite.folder),
+        tasks={
+            task.id: digest([task.model_dump(mode="json", exclude=LABELS), fixtures[task.id]])
+            for task in plan.suite.tasks
+        },
         judge_model=options.judge_model,
         skill_mode=options.skill_mode,
         settings={
@@ -60,14 +65,6 @@ def of(plan: Plan) -> Grounds:
         },
         skills={arm.name: arm.bundle.digest if arm.bundle else None for arm in plan.arms},
     )
-
-
-def task_digests(tasks: tuple[Task, ...], whole_suite: tuple[Task, ...], folder: Path) -> dict[str, str]:
-    """For each task, a digest of its question, its judge and the files that both name."""
-    fixtures = fixture_digests(whole_suite, folder)
-    return {
-        task.id: digest([task.model_dump(mode="json", exclude=LABELS), fixtures[task.id]]) for task in tasks
-    }
 
 
 def write(places: Places, run_id: str, grounds: Grounds) -> None:
@@ -130,42 +127,31 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]
     A task depends on the files that it names. A pytest or benchmark judge may import helpers, so there the
     files that no task names count too; a helper that another task names is not noticed.
     """
-    fixtures = _Files(suite_folder)
+    folder = suite_folder / FIXTURES
+    inside = bundles.files(folder) if is_folder(folder) else {}
+    paths = {f"{FIXTURES}/{name}": path for name, path in inside.items()}
+    content = cache(_content_digest)  # each file is read once, however many tasks name it
+
+    @cache
+    def digest_of(names: frozenset[str]) -> str:
+        return digest([[name, content(paths[name]) if name in paths else None] for name in sorted(names)])
+
     named = {task.id: frozenset(_named(task)) for task in tasks}
-    shared = fixtures.names - frozenset[str]().union(*named.values())
-    digests = {}
-    for task in tasks:
-        imports = isinstance(task.judge, Pytest | Benchmark)
-        parts = [fixtures.digest_of(named[task.id]), fixtures.digest_of(shared) if imports else None]
-        digests[task.id] = digest(parts)
-    return digests
+    shared = frozenset(paths).difference(*named.values())
+    return {
+        task.id: digest(
+            [
+                digest_of(named[task.id]),
+                digest_of(shared) if isinstance(task.judge, Pytest | Benchmark) else None,
+            ]
+        )
+        for task in tasks
+    }
 
 
-class _Files:
-    """The content of a suite's fixtures, each file read at most once."""
-
-    def __init__(self, suite_folder: Path) -> None:
-        folder = suite_folder / FIXTURES
-        found = bundles.files(folder) if is_folder(folder) else {}
-        self._paths = {f"{FIXTURES}/{name}": path for name, path in found.items()}
-        self._known: dict[str, str] = {}
-        self._sets: dict[frozenset[str], str] = {}
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._paths)
-
-    def digest_of(self, names: frozenset[str]) -> str:
-        if names not in self._sets:
-            self._sets[names] = digest([[name, self._file(name)] for name in sorted(names)])
-        return self._sets[names]
-
-    def _file(self, name: str) -> str | None:
-        if name not in self._known and (path := self._paths.get(name)):
-            runnable = bool(path.stat().st_mode & stat.S_IXUSR)
-            data = files.read(path, bundles.MAX_TOTAL_BYTES)
-            self._known[name] = f"{hashlib.sha256(data).hexdigest()} {runnable}"
-        return self._known.get(name)
+def _content_digest(path: Path) -> str:
+    runnable = bool(path.stat().st_mode & stat.S_IXUSR)
+    return f"{hashlib.sha256(files.read(path, bundles.MAX_TOTAL_BYTES)).hexdigest()} {runnable}"
 
 
 def _named(task: Task) -> Iterator[str]:

@@ -77,9 +77,8 @@ def evaluate(
         --task-suite suite.yaml
     """
     from aggregate.records.settings import HOW_TO_STOP_EARLY, OLD_STOP_EARLY
-    from producer import plan as plans
-    from producer.baselines.bless import with_baseline
     from producer.display import progress
+    from producer.plan import make
     from producer.runs import evaluate as evaluation
     from producer.runs.evaluate import RunContext
     from producer.runs.reports import report_and_exit
@@ -104,7 +103,11 @@ def evaluate(
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
     options = found.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
-    plan = with_baseline(plans.make(options, run_id=check_run_id(run_id) if run_id else None))
+    plan = make(options, run_id=check_run_id(run_id) if run_id else None)
+    if options.baseline_artifact is not None:
+        from producer.baselines.bless import with_baseline
+
+        plan = with_baseline(plan, options.baseline_artifact)
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)
         return

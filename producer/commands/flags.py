@@ -20,9 +20,7 @@ def option(name: str, default: str | None = None) -> Any:
     setting = run_settings.described()[name]
     unset = run_settings.default_text(name) if default is None else default
     words = f"{setting.help}{f' [default: {unset}]' if unset else ''}"
-    return typer.Option(
-        run_settings.flag(name), metavar=setting.metavar, help=words, rich_help_panel=setting.panel
-    )
+    return typer.Option(setting.flag, metavar=setting.metavar, help=words, rich_help_panel=setting.panel)
 
 
 def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[..., Any]:

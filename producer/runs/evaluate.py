@@ -119,7 +119,8 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
     readiness.check(plan, where.broker)
     where.places.check_writable()
     check_output(plan.options.output, several=len(plan.info().candidates) > 1)
-    reuse = look_up(plan, time.time())
+    may_reuse = plan.blessed or plan.options.baseline_cache_dir
+    reuse = look_up(plan, time.time()) if may_reuse else Reuse()
     where.places.write_notes(
         Notes(
             run_id=plan.run_id,

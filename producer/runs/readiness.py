@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,24 +11,16 @@ import redis
 
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.plan import Plan
-from workers.models.names import graders
+from workers.models.names import asked
 from workers.models.needs import Need, lacking, needs
 from workers.store import redis_client as servers
-from workers.store.messages import ModelSettings, Task
+from workers.store.messages import ModelSettings
 
 
 class CannotAsk(UpliftError):
     """A model of the run cannot be asked: one line says what is missing, the next what to type."""
 
     exit_code = INFRASTRUCTURE
-
-
-def asked(
-    models: Sequence[str], tasks: Iterable[Task], judge_model: str | None, *, rejudged: bool
-) -> list[str]:
-    """Every model that a run asks, its judges' included; a run that only judges asks no other."""
-    judging = {judge for task in tasks for spec in models for judge in graders(task, spec, judge_model)}
-    return list(dict.fromkeys([*(() if rejudged else models), *sorted(judging)]))
 
 
 def asked_by(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ from producer.server import connect, private_server
 from producer.server.connect import NoTrace, NotServed, Server
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places, check_run_id, finished
+from workers.models.names import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
 
 CANCEL_SECONDS = 1.0
@@ -122,7 +123,7 @@ def _check_models(run: StoredRun, server: Server) -> None:
     if not is_anything_left(store, run):
         return
     rejudged = manifest.rejudged_from is not None
-    specs = readiness.asked(manifest.models, store.tasks(run), manifest.judge_model, rejudged=rejudged)
+    specs = asked(manifest.models, store.tasks(run), manifest.judge_model, rejudged=rejudged)
     if server.local is not None:
         readiness.check_here(specs, manifest.settings)
     else:

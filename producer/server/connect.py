@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redis
-from kombu import pools
 from kombu.exceptions import OperationalError
 
 from producer.server import private_server
@@ -63,14 +62,10 @@ class Server:
 
     def close(self) -> None:
         """Give back every connection; a program that runs many evaluations must not collect them."""
-        held = ((pools.producers, self.app.amqp.producer_pool), (pools.connections, self.app.pool))
         with suppress(redis.RedisError, OperationalError, OSError):  # a server that is gone has closed them
             self.store.client.close()
             self.app.backend.client.connection_pool.disconnect()
-            for group, pool in held:
-                pool.force_close_all(close_pool=False)  # another run may share it
-                for key in [key for key, known in group.items() if known is pool]:
-                    dict.__delitem__(group, key)  # kombu keeps them for ever, under keys that it has hashed
+            self.app.pool.force_close_all()
         self.app.close()
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +28,12 @@ from producer.settings.run_settings import (
     RunSettings,
     Steps,
     config_keys,
+    described,
     kind_of,
     place,
     problems,
     refused_param,
     unknown_key,
-    variable,
 )
 from workers.models.model import secrets
 from workers.store.messages import Limits
@@ -50,19 +50,21 @@ _PASSWORD_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 
 
 def checked(
-    raw: Mapping[str, Any], *, secrets_allowed: bool = False
-) -> tuple[RunSettings | None, list[Broken]]:
-    """The values, or everything that is wrong with them, by place."""
-    found = [] if secrets_allowed else list(_secrets(raw, ()))
-    found += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
-    told = {steps for steps, _ in found}
+    raw: Mapping[str, Any], name_of: Callable[[Steps], str], *, secrets_allowed: bool = False
+) -> RunSettings:
+    """The values; raises InvalidConfig with everything that is wrong, each thing after the name of its place."""
+    broken = [] if secrets_allowed else list(_secrets(raw, ()))
+    broken += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
+    places = {steps for steps, _ in broken}
     try:
         # As JSON, because lists must become tuples while text must not become numbers.
         values = RunSettings.model_validate_json(json.dumps(raw, default=str), strict=True)
+        broken += _misnamed(values)
     except ValidationError as invalid:
-        return None, [*found, *(one for one in problems(invalid) if one[0] not in told)]
-    found.extend(_misnamed(values))
-    return (None if found else values), found
+        broken += [problem for problem in problems(invalid) if problem[0] not in places]
+    if broken:
+        raise InvalidConfig("\n".join(f"{name_of(steps)}: {words}" for steps, words in broken))
+    return values
 
 
 def looks_secret(key: str, value: object) -> bool:
@@ -152,7 +154,7 @@ class Config:
                 values[name] = {**values.get(name, {}), **params_of(value)}
             elif name in Limits.model_fields:
                 limits = values.setdefault("limits", {})
-                for table in (limits, *(one for one in limits.values() if isinstance(one, dict))):
+                for table in (limits, *(own for own in limits.values() if isinstance(own, dict))):
                     table[name] = value
             else:
                 values[name] = parse_tools(value) if name == "tools" else value
@@ -173,13 +175,12 @@ def load(
     if path is not None:
         raw = _of_file(path)
         origins = dict.fromkeys(_keys(raw), str(path))
-    for name, steps, value in _of_environment(environment):
-        _check_variable(name, steps, value)
-        _put(raw, steps, value)
-        origins.update(dict.fromkeys(_keys(_nested(steps, value)), name))
-    values, broken = checked(raw, secrets_allowed=True)
-    if values is None:
-        raise InvalidConfig("\n".join(f"config: {place(steps)}: {words}" for steps, words in broken))
+    for name, steps in variables().items():
+        if text := environment.get(name):
+            table = _of_variable(name, steps, text)
+            raw = _laid_over(raw, table, levels=2 if steps[0] == "limits" else 1)
+            origins.update(dict.fromkeys(_keys(table), name))
+    values = checked(raw, lambda steps: f"config: {place(steps)}", secrets_allowed=True)
     return Config(raw, values, origins, path)
 
 
@@ -230,15 +231,17 @@ def parse_tools(text: str) -> tuple[str, ...]:
 
 def variables() -> dict[str, tuple[str, ...]]:
     """Every variable that a config value can come from, with its key; what is in a table comes after the table."""
-    names: dict[str, tuple[str, ...]] = {variable(name): (name,) for name in config_keys()}
-    return {**names, **{variable(name): ("limits", name) for name in Limits.model_fields}}
+    names = {name: (name,) for name in config_keys()} | {
+        name: ("limits", name) for name in Limits.model_fields
+    }
+    return {described()[name].variable: steps for name, steps in names.items()}
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """UPLIFT_* variables that mean nothing, each with the name that may have been meant."""
     known = [*variables(), *OTHER_VARIABLES]
-    found = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
-    return {name: did_you_mean(name, known) for name in sorted(found)}
+    unknown = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
+    return {name: did_you_mean(name, known) for name in sorted(unknown)}
 
 
 def _folders(start: Path) -> list[Path]:
@@ -268,22 +271,23 @@ def _of_file(path: Path) -> dict[str, Any]:
     if path.name == "pyproject.toml":
         prefix, tool = "tool.uplift.", raw.get("tool", {})
         raw = tool.get("uplift", {}) if isinstance(tool, dict) else {}
-    _, broken = checked(raw)
-    if broken:
-        raise InvalidConfig("\n".join(f"{path}: {prefix}{place(steps)}: {words}" for steps, words in broken))
-    return _rooted(raw, path.parent)
+    checked(raw, lambda steps: f"{path}: {prefix}{place(steps)}")
+    # Paths in a file are relative to it, so that they mean the same in every folder below.
+    return {key: str(path.parent / value) if kind_of(key) is Path else value for key, value in raw.items()}
 
 
-def _rooted(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths in a file are relative to it, so that they mean the same in every folder below."""
-    return {key: str(folder / value) if kind_of(key) is Path else value for key, value in raw.items()}
+def _of_variable(name: str, steps: Sequence[str], text: str) -> dict[str, Any]:
+    """The table that a variable stands for, with its value at the end of the steps."""
+    value = _value(steps[-1], text)
+    for step in reversed(steps):
+        value = {step: value}
 
+    def name_of(inside: Steps) -> str:
+        return ": ".join(filter(None, (name, place(inside[len(steps) :]))))
 
-def _of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Each variable that is set, with the place of its value."""
-    for name, steps in variables().items():
-        if text := environment.get(name):
-            yield name, steps, _value(steps[-1], text)
+    # A broker's password may come from the environment: that is where it belongs.
+    checked(value, name_of, secrets_allowed=steps == ("broker",))
+    return dict(value)
 
 
 def _value(key: str, text: str) -> Any:
@@ -295,34 +299,13 @@ def _value(key: str, text: str) -> Any:
     return _as_json(text)
 
 
-def _check_variable(name: str, steps: Sequence[str], value: Any) -> None:
-    # A broker's password may come from the environment: that is where it belongs.
-    _, broken = checked(_nested(steps, value), secrets_allowed=steps == ("broker",))
-    if broken:
-        lines = []
-        for where, words in broken:
-            inner = place(where[len(steps) :])
-            lines.append(f"{name}: {f'{inner}: ' if inner else ''}{words}")
-        raise InvalidConfig("\n".join(lines))
-
-
-def _nested(steps: Sequence[str], value: Any) -> dict[str, Any]:
-    for step in reversed(steps):
-        value = {step: value}
-    return dict(value)
-
-
-def _put(raw: dict[str, Any], steps: Sequence[str], value: Any) -> None:
-    """Set a value; a table is laid over the one that is there, key by key."""
-    *above, last = steps
-    for step in above:
-        raw = raw.setdefault(step, {})
-    if last in _TABLES and not above:
-        for key, inner in value.items():
-            together = isinstance(inner, dict) and last == "limits"
-            raw.setdefault(last, {})[key] = {**raw.get(last, {}).get(key, {}), **inner} if together else inner
-    else:
-        raw[last] = value
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    """Both tables as one: `above` wins, and tables that both have are laid over each other for so many levels."""
+    together = {**below, **above}
+    for key, value in above.items():
+        if levels and isinstance(value, dict) and isinstance(below.get(key), dict):
+            together[key] = _laid_over(below[key], value, levels - 1)
+    return together
 
 
 def _keys(raw: Mapping[str, Any]) -> Iterator[str]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from aggregate.records.settings import Panel, ResultSettings, Setting
 from judges.errors import UpliftError
-from judges.safe_text import did_you_mean
+from judges.safe_text import allowed_keys, did_you_mean, requirement
 from producer.state_root import DEFAULT_STATE_ROOT
 from workers.store.messages import CallSettings, Limits, ModelSettings, WorkerSettings
 
@@ -196,7 +198,7 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
     def private_worker(self) -> dict[str, str]:
         """The variables that tell a private worker how much to do at once."""
         given = {name: getattr(self, name) for name in ("in_flight", "agents")}
-        return {variable(name): str(value) for name, value in given.items() if value is not None}
+        return {described()[name].variable: str(value) for name, value in given.items() if value is not None}
 
     def check(self) -> None:
         """Raise InvalidOption for combinations that make no sense."""
@@ -257,28 +259,28 @@ _FIELDS = {**RunSettings.model_fields, **Limits.model_fields}
 @cache
 def described() -> dict[str, Setting]:
     """Every setting, in the order of the headings of `--help`."""
-    found = {
-        name: one for name, field in _FIELDS.items() for one in field.metadata if isinstance(one, Setting)
+    settings = {
+        name: replace(
+            setting,
+            flag=setting.flag or f"--{name.replace('_', '-')}",
+            variable=setting.variable or f"UPLIFT_{name.upper()}",
+            keyword=setting.keyword or name,
+        )
+        for name, field in _FIELDS.items()
+        for setting in field.metadata
+        if isinstance(setting, Setting)
     }
     panels = get_args(Panel)
-    return dict(sorted(found.items(), key=lambda item: panels.index(item[1].panel)))
-
-
-def flag(name: str) -> str:
-    return described()[name].flag or f"--{name.replace('_', '-')}"
-
-
-def variable(name: str) -> str:
-    return described()[name].variable or f"UPLIFT_{name.upper()}"
-
-
-def keyword(name: str) -> str:
-    return described()[name].keyword or name
+    return dict(sorted(settings.items(), key=lambda item: panels.index(item[1].panel)))
 
 
 def config_keys() -> list[str]:
     """The keys of `uplift.toml`."""
-    return [name for name, one in described().items() if one.in_config and name in RunSettings.model_fields]
+    return [
+        name
+        for name, setting in described().items()
+        if setting.in_config and name in RunSettings.model_fields
+    ]
 
 
 def default_text(name: str) -> str:
@@ -286,8 +288,8 @@ def default_text(name: str) -> str:
     value = _FIELDS[name].default
     if isinstance(value, tuple):
         value = ", ".join(value)
-    told = isinstance(value, str | int | float | Path) and not isinstance(value, bool)
-    return described()[name].default or (str(value) if told else "")
+    has_words = isinstance(value, str | int | float | Path) and not isinstance(value, bool)
+    return described()[name].default or (str(value) if has_words else "")
 
 
 def kind_of(name: str) -> type:
@@ -301,7 +303,7 @@ def kind_of(name: str) -> type:
 
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
-        return next(one for one in get_args(annotation) if one is not type(None))
+        return next(kind for kind in get_args(annotation) if kind is not type(None))
     return annotation
 
 
@@ -322,10 +324,7 @@ def refused_param(name: str) -> str | None:
 
 def problems(invalid: ValidationError) -> list[Broken]:
     """Everything that is wrong with values, by place."""
-    return [
-        (error["loc"], _message(error["loc"], cast("dict[str, Any]", error)))
-        for error in invalid.errors(include_url=False)
-    ]
+    return [(error["loc"], _message(error["loc"], error)) for error in invalid.errors(include_url=False)]
 
 
 def place(steps: Steps) -> str:
@@ -344,10 +343,10 @@ def _flag_at(steps: Steps) -> str:
     """How a value is named to somebody who gave it by flag or keyword."""
     name = str(steps[-1] if steps[0] == "limits" else steps[0])
     known = described().get(name)
-    return flag(name) if known is not None and (known.in_evaluate or len(steps) == 1) else place(steps)
+    return known.flag if known is not None and (known.in_evaluate or len(steps) == 1) else place(steps)
 
 
-def _message(steps: Steps, error: dict[str, Any]) -> str:
+def _message(steps: Steps, error: ErrorDetails) -> str:
     kind, context, given = error["type"], error.get("ctx", {}), error["input"]
     match kind:
         case "extra_forbidden":
@@ -356,60 +355,37 @@ def _message(steps: Steps, error: dict[str, Any]) -> str:
             allowed = list(Limits.model_fields)
             hint = did_you_mean(str(steps[-1]), allowed)
             return f"unknown key; allowed: {', '.join(allowed)}, and tables named after models{hint}"
-        case "missing":
-            return "is missing"
+        case "missing" | "value_error":
+            return requirement(error)
         case "literal_error":
             words = context["expected"].replace("'", "").replace(" or ", ", ")
             hint = did_you_mean(given, words.split(", ")) if isinstance(given, str) else ""
             return f"is {_shown(given)}; allowed: {words}{hint}"
-        case "value_error":
-            return str(context["error"])
         case "string_type" if steps == ("gate_cost",):
             return f'is {_shown(given)}; must be text such as "+10%"'
         case "string_pattern_mismatch":
             return f"is {_shown(given)}; must be the name of an environment variable, without a value"
-    return f"is {_shown(given)}; {_MUST.get(kind, error['msg'].lower()).format(**context)}"
+    words = _MUST[kind].format(**context) if kind in _MUST else requirement(error)
+    return f"is {_shown(given)}; {words}"
 
 
+# Where a config, or a flag, is told it in other words than other files.
 _MUST = {
-    "string_type": "must be text",
     "path_type": "must be text",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "tuple_type": "must be a list",
     "dict_type": "must be a table",
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
-    "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be above {gt:g}",
     "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
     "too_short": "must not be empty",
 }
 
 
 def unknown_key(steps: Steps) -> str:
-    allowed = _allowed(steps[:-1])
+    allowed = allowed_keys(RunSettings, steps[:-1]) if steps[1:] else config_keys()
     return f"unknown key; allowed: {', '.join(allowed)}{did_you_mean(str(steps[-1]), allowed)}"
 
 
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _allowed(steps: Steps) -> list[str]:
-    """The keys that a table may have."""
-    if not steps:
-        return config_keys()
-    model: Any = RunSettings
-    for step in steps:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            field = model.model_fields.get(str(step))
-            model = _without_none(field.annotation) if field is not None else Limits
-        # Under prices and commands any name leads to the same table.
-        elif get_origin(model) is dict:
-            model = _without_none(get_args(model)[1])
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []

@@ -149,13 +149,13 @@ def _wanted(plan: ExecutionPlan) -> str:
 def _find(every: Sequence[Heading], wanted: str) -> Heading:
     level, name = _marked(wanted) or (None, _plain(wanted))
     fitting = [heading for heading in every if level in (None, heading.level)]
-    found = [heading for heading in fitting if heading.text == name]
-    found = found or [heading for heading in fitting if heading.text.casefold() == name.casefold()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        places = ", ".join(str(heading.line + 1) for heading in found)
-        raise PlanFailed(f"section {wanted!r} occurs {len(found)} times (lines {places}); rename all but one")
+    alike = [heading for heading in fitting if heading.text == name]
+    alike = alike or [heading for heading in fitting if heading.text.casefold() == name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        places = ", ".join(str(heading.line + 1) for heading in alike)
+        raise PlanFailed(f"section {wanted!r} occurs {len(alike)} times (lines {places}); rename all but one")
     names = ["#" * heading.level + " " + heading.text[:80] for heading in every]
     hint = did_you_mean(wanted, [*names, *(heading.text for heading in every)])
     listed = ", ".join(map(repr, names[:20])) or "none"
@@ -204,8 +204,7 @@ def _first_line(text: str) -> int:
 
 def _marked(line: str) -> tuple[int, str] | None:
     """Level and text of a heading that is marked with `#`; None for any other line."""
-    found = headings(line)
-    return (found[0].level, found[0].text) if found else None
+    return next(((heading.level, heading.text) for heading in headings(line)), None)
 
 
 def _plain(text: str) -> str:

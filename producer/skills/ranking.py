@@ -20,7 +20,6 @@ from aggregate.text.files import exists
 from judges.errors import UpliftError
 from judges.safe_text import NotJson, broken_fields, did_you_mean, strict_json
 from producer.skills import edit_plan
-from producer.skills import skill as front_matter
 from producer.skills import skill as skills
 from producer.skills.edit_plan import ExecutionPlan, PlanFailed
 from producer.skills.skill import InvalidSkill, Skill
@@ -128,11 +127,10 @@ def select(ranking: Ranking, wanted: Sequence[str]) -> tuple[Entry, ...]:
     Raises InvalidRanking for an id that is not there, which lists those that are, and for one that occurs twice.
     """
     if ALL in wanted:
-        everyone = [
+        wanted = [
             _read(Named, each, ranking.path, ("scored_candidates", number)).id
             for number, each in enumerate(ranking.entries)
         ]
-        return tuple(_entry(ranking, each) for each in everyone)
     return tuple(_entry(ranking, each) for each in dict.fromkeys(wanted))
 
 
@@ -166,24 +164,23 @@ def skill(ranking: Ranking, entry: Entry, target: Skill) -> Skill:
             f"{place} gives a whole {skills.FILE_NAME}, but its target_path is {chosen.target_path!r}; "
             "leave one of them out, or edit that file with an execution_plan"
         )
-    made, warnings = _text(ranking, chosen, target, place)
-    _refuse_same(made, target.text, place)
-    result = skills.with_text(target, made, place=place)
-    return replace(result, warnings=(*result.warnings, *warnings))
+    text, warnings = _text(ranking, chosen, target, place)
+    _refuse_same(text, target.text, place)
+    candidate = skills.with_text(target, text, place=place)
+    return replace(candidate, warnings=(*candidate.warnings, *warnings))
 
 
 def _entry(ranking: Ranking, wanted: str) -> Entry:
     ids = [each.get("id") if isinstance(each, dict) else None for each in ranking.entries]
-    found = [number for number, each in enumerate(ids) if each == wanted]
-    if len(found) > 1:
+    numbers = [number for number, each in enumerate(ids) if each == wanted]
+    if len(numbers) > 1:
         raise InvalidRanking(
-            f"{ranking.path}: scored_candidates[{found[1]}].id: {wanted!r} occurs twice; ids are unique"
+            f"{ranking.path}: scored_candidates[{numbers[1]}].id: {wanted!r} occurs twice; ids are unique"
         )
-    if found:
-        content = ranking.entries[found[0]]
-        return Entry(
-            _read(Named, content, ranking.path, ("scored_candidates", found[0])).id, found[0], content
-        )
+    if numbers:
+        number, content = numbers[0], ranking.entries[numbers[0]]
+        named = _read(Named, content, ranking.path, ("scored_candidates", number))
+        return Entry(named.id, number, content)
     known = [each for each in ids if isinstance(each, str)]
     listed = ", ".join(map(repr, known[:20])) + (", …" if len(known) > 20 else "")
     raise InvalidRanking(
@@ -212,19 +209,19 @@ def _edited_file(ranking: Ranking, chosen: Candidate, target: Skill, place: str)
     home = target.folder or target.path.parent
     inside = home / chosen.target_path
     try:
-        found = (inside if inside.exists() else _resolved(ranking, chosen.target_path)).resolve()
-        if found in (target.path.resolve(), home.resolve()):
+        file = (inside if inside.exists() else _resolved(ranking, chosen.target_path)).resolve()
+        if file in (target.path.resolve(), home.resolve()):
             return target.path
-        exists = found.is_file()
+        exists = file.is_file()
     except (OSError, ValueError):
         exists = False
     if not exists:
         raise InvalidRanking(f"{place}: target_path: no such file: {chosen.target_path[:200]!r}")
-    if target.folder is None or not found.is_relative_to(home.resolve()):
+    if target.folder is None or not file.is_relative_to(home.resolve()):
         raise InvalidRanking(
             f"{place}: target_path: {chosen.target_path[:200]!r} is no part of the skill {ranking.target}"
         )
-    return found
+    return file
 
 
 def _planned(chosen: Candidate, target: Skill, file: Path, place: str) -> Skill:
@@ -233,17 +230,17 @@ def _planned(chosen: Candidate, target: Skill, file: Path, place: str) -> Skill:
         raise InvalidRanking(f"{place} has no text; give one of {fields} or an execution_plan")
     before = target.text if file == target.path else skills.read_text(file)
     try:
-        made = edit_plan.apply(chosen.execution_plan, before)
+        text = edit_plan.apply(chosen.execution_plan, before)
     except PlanFailed as error:
         raise InvalidRanking(f"{place}: execution_plan: {error}") from error
-    _refuse_same(made, before, place)
+    _refuse_same(text, before, place)
     if file == target.path:
-        return skills.with_text(target, made, place=place)
-    return skills.with_edited(target, file, made, place=place)
+        return skills.with_text(target, text, place=place)
+    return skills.with_edited(target, file, text, place=place)
 
 
-def _refuse_same(made: str, before: str, place: str) -> None:
-    if made == before:
+def _refuse_same(text: str, before: str, place: str) -> None:
+    if text == before:
         raise InvalidRanking(f"{place} has the baseline's very text; comparing the two would say nothing")
 
 
@@ -261,9 +258,9 @@ def _text(ranking: Ranking, chosen: Candidate, target: Skill, place: str) -> tup
 
 
 def _with_front_matter(text: str, target: Skill) -> str:
-    if not front_matter.is_absent(text) or front_matter.is_absent(target.text):
+    if not skills.is_absent(text) or skills.is_absent(target.text):
         return text
-    head = target.text[: front_matter.read(target.text).body]
+    head = target.text[: skills.read(target.text).body]
     return (head if head.endswith("\n") else head + "\n") + text
 
 

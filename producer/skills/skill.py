@@ -7,8 +7,9 @@ must be right: what is wrong with other keys is a warning, as agents may know wh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from aggregate.text import files
@@ -17,7 +18,7 @@ from judges.errors import UpliftError
 from judges.safe_text import did_you_mean
 from producer.state_root import file_name
 from producer.suites import yaml_file
-from producer.suites.yaml_file import Problem
+from producer.suites.yaml_file import Document, Node, Problem
 from workers.store import bundles
 from workers.store.bundles import Bundle, BundleError
 
@@ -38,23 +39,24 @@ class InvalidFrontMatter(ValueError):
 
 
 @dataclass(frozen=True)
-class FrontMatterEntry:
-    """One top-level key: its value if that is text, and where its lines begin and end in the file."""
-
-    text: str | None
-    start: int
-    end: int
-    line: int
-
-
-@dataclass(frozen=True)
 class FrontMatter:
-    """A front matter's entries by key, in their order, where its YAML ends, and what is wrong with other keys."""
+    """A front matter as a document whose places are those of the file, its keys, and where the body begins.
 
-    entries: dict[str, FrontMatterEntry]
-    end: int
+    `doubts` is what is wrong with other keys than name and description.
+    """
+
+    document: Document
+    keys: dict[str, Node]
     body: int
     doubts: tuple[Problem, ...]
+
+    def line(self, key: str) -> int:
+        return self.document.line(self.keys[key].key_start)
+
+    def text(self, key: str) -> str:
+        """A key's value; empty where it is not text, or is not there."""
+        value = self.keys[key].value if key in self.keys else None
+        return value if isinstance(value, str) else ""
 
 
 def is_absent(text: str) -> bool:
@@ -74,12 +76,13 @@ def read(text: str) -> FrontMatter:
         raise InvalidFrontMatter(f"{length} characters of front matter; at most {MAX_CHARACTERS} are allowed")
     # With a comment for the opening line, places in the YAML are places in the file.
     source = "#" * opening.end(1) + text[opening.end(1) : closing.start()]
-    entries, problems = _entries(source, first_line=2)
+    document, keys = _parsed(source, first_line=2)
+    problems = document.problems(document.findings)
     for problem in problems:
         if _TOP_KEY.match(problem.where)[0] in ("", "name", "description"):  # type: ignore[index]  # it always matches
             raise InvalidFrontMatter(problem.message, problem.line, problem.column)
     after = text.find("\n", closing.end())
-    return FrontMatter(entries, closing.start(), len(text) if after < 0 else after + 1, problems)
+    return FrontMatter(document, keys, len(text) if after < 0 else after + 1, problems)
 
 
 def update(text: str, lines: Sequence[str]) -> str:
@@ -89,20 +92,23 @@ def update(text: str, lines: Sequence[str]) -> str:
     Raises InvalidFrontMatter.
     """
     matter = read(text)
-    eol = "\r\n" if "\r\n" in text[: matter.end] else "\n"
+    end = len(matter.document.text)
+    eol = "\r\n" if "\r\n" in text[:end] else "\n"
     given = "".join(line.rstrip("\r\n") + "\n" for line in _without_rules(lines))
     if len(given) > MAX_CHARACTERS:
         raise InvalidFrontMatter(f"{len(given)} characters to put in; at most {MAX_CHARACTERS} are allowed")
-    additions = _editable(given, *_entries(given, first_line=1))
+    additions = {
+        key: given[start:stop].rstrip("\n").replace("\n", eol) + eol
+        for key, (start, stop) in _spans(*_parsed(given, first_line=1)).items()
+    }
     if not additions:
         raise InvalidFrontMatter("nothing to put in; give lines such as 'description: …'")
-    present = _editable(text, matter.entries, matter.doubts)
-    new = "".join(_lines_of(given, entry, eol) for key, entry in additions.items() if key not in present)
-    text = text[: matter.end] + new + text[matter.end :]
+    present = _spans(matter.document, matter.keys)
+    text = text[:end] + "".join(added for key, added in additions.items() if key not in present) + text[end:]
     # From the last to the first, so that the places of earlier entries stay true.
-    for key, entry in sorted(present.items(), key=lambda item: item[1].start, reverse=True):
+    for key, (start, stop) in sorted(present.items(), key=itemgetter(1), reverse=True):
         if key in additions:
-            text = text[: entry.start] + _lines_of(given, additions[key], eol) + text[entry.end :]
+            text = text[:start] + additions[key] + text[stop:]
     return text
 
 
@@ -114,39 +120,28 @@ def _without_rules(lines: Sequence[str]) -> list[str]:
     return kept
 
 
-def _lines_of(source: str, entry: FrontMatterEntry, eol: str) -> str:
-    return source[entry.start : entry.end].rstrip("\n").replace("\n", eol) + eol
-
-
-def _editable(
-    source: str, entries: dict[str, FrontMatterEntry], problems: Sequence[Problem]
-) -> dict[str, FrontMatterEntry]:
-    for problem in problems:
-        raise InvalidFrontMatter(f"{problem.where}: {problem.message}", problem.line, problem.column)
-    for key, entry in entries.items():
-        if entry.start and source[entry.start - 1] != "\n":
-            raise InvalidFrontMatter(f"cannot edit {key!r}; write one 'key: value' to a line", entry.line)
-    return entries
-
-
-def _entries(source: str, *, first_line: int) -> tuple[dict[str, FrontMatterEntry], tuple[Problem, ...]]:
+def _parsed(source: str, *, first_line: int) -> tuple[Document, dict[str, Node]]:
+    """The YAML of a front matter, and its top-level keys."""
     document = yaml_file.parse(source, "")
-    problems = document.problems(document.findings)
-    if document.root is None and problems:
+    if document.root is None and (problems := document.problems(document.findings)):
         raise InvalidFrontMatter(problems[0].message, problems[0].line, problems[0].column)
     if document.root is None or not isinstance(document.root.children, dict):
         raise InvalidFrontMatter("not a list of keys; write lines such as 'name: …'", first_line)
-    nodes = document.root.children
-    ends = [*(node.key_start for node in nodes.values()), len(source)][1:]
-    return {
-        key: FrontMatterEntry(
-            text=node.value if isinstance(node.value, str) else None,
-            start=node.key_start,
-            end=node.key_start + _length(source[node.key_start : end]),
-            line=document.line(node.key_start),
-        )
-        for (key, node), end in zip(nodes.items(), ends, strict=True)
-    }, problems
+    return document, document.root.children
+
+
+def _spans(document: Document, keys: dict[str, Node]) -> dict[str, tuple[int, int]]:
+    """Where the lines of each key begin and end; raises InvalidFrontMatter for what cannot be edited by lines."""
+    for problem in document.problems(document.findings):
+        raise InvalidFrontMatter(f"{problem.where}: {problem.message}", problem.line, problem.column)
+    spans, source = {}, document.text
+    starts = [node.key_start for node in keys.values()]
+    for key, start, following in zip(keys, starts, [*starts[1:], len(source)], strict=False):
+        if start and source[start - 1] != "\n":
+            line = document.line(start)
+            raise InvalidFrontMatter(f"cannot edit {key!r}; write one 'key: value' to a line", line)
+        spans[key] = (start, start + _length(source[start:following]))
+    return spans
 
 
 def _length(entry: str) -> int:
@@ -202,10 +197,10 @@ def load(path: Path) -> Skill:
     try:
         folder = path if is_folder(path) else None
         file = _skill_file(path) if folder else path
-        found = is_file(file)
+        exists = is_file(file)
     except OSError as error:
         raise InvalidSkill(f"skill {path} cannot be read: {error.strerror}") from error
-    if not found:
+    if not exists:
         raise InvalidSkill(
             f"skill not found: {path}; give a folder with a {FILE_NAME}, or a {FILE_NAME} file"
         )
@@ -252,10 +247,8 @@ def other_files(skill: Skill, *, without: Collection[Path] = ()) -> list[str]:
     """The files that a bundle of the skill holds beside its SKILL.md, sorted."""
     if skill.folder is None:
         return []
-    found = bundles.files(
-        skill.folder, leave_out=[*(skill.folder / name for name in NOT_THE_SKILL), *without]
-    )
-    return [name for name in found if name != FILE_NAME]
+    leave_out = [*(skill.folder / name for name in NOT_THE_SKILL), *without]
+    return [name for name in bundles.files(skill.folder, leave_out=leave_out) if name != FILE_NAME]
 
 
 def _edited(skill: Skill, leave_out: Collection[Path]) -> dict[str, bytes]:
@@ -322,31 +315,27 @@ def _checked(skill: Skill, where: str) -> Skill:
 
 
 def _required(matter: FrontMatter, key: str, where: str) -> str:
-    entry = matter.entries.get(key)
-    if entry is None:
+    if key not in matter.keys:
         raise InvalidSkill(f"{where}:1:1: the front matter has no {key}; add a line '{key}: …'")
-    if entry.text is None:
-        raise InvalidSkill(f"{where}:{entry.line}:1: {key} is not text; put its value in quotes")
-    if not entry.text.strip():
-        raise InvalidSkill(
-            f"{where}:{entry.line}:1: {key} {entry.text[:40]!r} is not readable; write some text"
-        )
-    return entry.text.strip()
+    place, text = f"{where}:{matter.line(key)}:1", matter.text(key)
+    if not isinstance(matter.keys[key].value, str):
+        raise InvalidSkill(f"{place}: {key} is not text; put its value in quotes")
+    if not text.strip():
+        raise InvalidSkill(f"{place}: {key} {text[:40]!r} is not readable; write some text")
+    return text.strip()
 
 
-def _warnings(matter: FrontMatter, where: str) -> list[str]:
-    found = [f"{where}:{doubt.line}: {doubt.where}: {doubt.message}" for doubt in matter.doubts]
-    name = matter.entries["name"]
-    if len(name.text or "") > MAX_NAME or not _NAME.fullmatch((name.text or "").strip()):
+def _warnings(matter: FrontMatter, where: str) -> Iterator[str]:
+    for doubt in matter.doubts:
+        yield f"{where}:{doubt.line}: {doubt.where}: {doubt.message}"
+    name = matter.text("name")
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name.strip()):
         rule = f"at most {MAX_NAME} lower-case letters, digits and single hyphens"
-        found.append(f"{where}:{name.line}: name {(name.text or '')[:80]!r} should be {rule}")
+        yield f"{where}:{matter.line('name')}: name {name[:80]!r} should be {rule}"
     for key, limit in (("description", MAX_DESCRIPTION), ("compatibility", MAX_COMPATIBILITY)):
-        entry = matter.entries.get(key)
-        if entry is not None and len(entry.text or "") > limit:
-            length = len(entry.text or "")
-            found.append(f"{where}:{entry.line}: {key} has {length} characters; agents read at most {limit}")
-    for key, entry in matter.entries.items():
+        if (length := len(matter.text(key))) > limit:
+            yield f"{where}:{matter.line(key)}: {key} has {length} characters; agents read at most {limit}"
+    for key in matter.keys:
         if key not in KNOWN_KEYS:
             hint = did_you_mean(key, KNOWN_KEYS)
-            found.append(f"{where}:{entry.line}: unknown key {key[:80]!r} in the front matter{hint}")
-    return found
+            yield f"{where}:{matter.line(key)}: unknown key {key[:80]!r} in the front matter{hint}"

@@ -31,8 +31,7 @@ def parse(text: str, file: str) -> Document:
     """The text's values and what is wrong with it as JSON; problems call it `file`. Never raises."""
     if (wrong := _syntax_error(text)) is not None:
         return Document(file, text, None, (wrong,))
-    root, findings = yaml_file.build(text, _Events)
-    return Document(file, text, root, tuple(findings))
+    return yaml_file.parse(text, file, _Events)
 
 
 def _syntax_error(text: str) -> Finding | None:

@@ -1,22 +1,32 @@
-"""What a suite may say, version "1.0", and in which words a suite is told that it may not.
+"""What a suite may say, version "1.0", which files it may name, and in which words it is told that it may not.
 
 Fields and judges are those of `workers.store.messages` and `judges.spec`; here are the limits that hold for what
 people write. `defaults:` may set `timeout_seconds`, `tier` and `tags`; a task's own value replaces the
 default.
+
+A suite may come from a stranger, and its files travel to workers and models: a path must be under the suite's
+`fixtures/` as written and after every symbolic link, `fixtures` itself included, and must be a regular file.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import posixpath
 import re
+import stat
 import unicodedata
 from collections.abc import Iterator
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from judges.safe_text import did_you_mean, near_name, path_of, requirement, shown
-from judges.spec import JUDGE_TYPES, FixturePath
+from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
+from judges.spec import JUDGE_TYPES, FixturePath, JudgeSpec
+from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node
 from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
 
@@ -43,10 +53,10 @@ def _in_any_script(text: str) -> str:
     """An id of letters, the marks that belong to them, and digits, composed so that equal ids are equal texts."""
     if text.isascii():
         return text
-    for place, one in enumerate(text):
-        kind = unicodedata.category(one)
-        if not (one in "._-" or kind == "Nd" or kind[0] == "L" or (place and kind[0] == "M")):
-            raise ValueError(f"{_ID_RULE}; U+{ord(one):04X} is neither")
+    for place, character in enumerate(text):
+        kind = unicodedata.category(character)
+        if not (character in "._-" or kind == "Nd" or kind[0] == "L" or (place and kind[0] == "M")):
+            raise ValueError(f"{_ID_RULE}; U+{ord(character):04X} is neither")
     if (composed := unicodedata.normalize("NFC", text)) != text:
         raise ValueError(f"must be in Unicode's composed form, NFC; write it anew as {composed}")
     return text
@@ -98,17 +108,11 @@ class SuiteRules(_Rules):
     tasks: Annotated[list[Any], Field(min_length=1)]
 
 
-def broken_rules(root: Node, text: str, *, most: int) -> Iterator[Finding]:
-    """What is wrong with a suite's values; about so many at most, and nothing about bad nodes."""
+def broken_rules(root: Node, text: str) -> Iterator[Finding]:
+    """What is wrong with a suite's values, but for bad nodes."""
     yield from _broken(SuiteRules, root, (), text)
-    tasks = root.get("tasks")
-    count = 0
-    for number, task in enumerate(tasks.items() if tasks else []):
-        for finding in _broken(TaskRules, task, ("tasks", number), text):
-            yield finding
-            count += 1
-        if count > most:
-            return
+    for number, task in enumerate(root.items("tasks")):
+        yield from _broken(TaskRules, task, ("tasks", number), text)
 
 
 def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Iterator[Finding]:
@@ -120,10 +124,10 @@ def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Ite
             return
         for error in invalid.errors(include_url=False, include_input=False):
             steps = _steps_of(error["loc"], error["type"])
-            target, found = node.at(steps)
+            target, is_there = node.at(steps)
             if target.bad:
                 continue
-            message = _message(model, error, target, text) if found else _missing(steps, target)
+            message = _message(model, error, target, text) if is_there else _missing(steps, target)
             start = target.key_start if error["type"] == "extra_forbidden" else target.start
             yield Finding(start, path_of((*prefix, *steps)), message)
 
@@ -139,7 +143,7 @@ def _message(model: type[BaseModel], error: Any, node: Node, text: str) -> str:
     is_what = f"is {_description(node, text)}"
     match kind:
         case "extra_forbidden":
-            allowed = _allowed_keys(model, error["loc"][:-1])
+            allowed = allowed_keys(model, error["loc"][:-1])
             name = str(error["loc"][-1])
             return f"unknown key {shown(name)}; allowed: {', '.join(allowed)}{did_you_mean(name, allowed)}"
         case "union_tag_invalid":
@@ -153,9 +157,10 @@ def _message(model: type[BaseModel], error: Any, node: Node, text: str) -> str:
         case "float_type" | "int_type":
             return f"{is_what}; must be a number{_unquote_hint(node)}"
         case "literal_error":
-            return f"{is_what}; must be the text {_expected(context)}{_quote_hint(node, text)}"
+            expected = context["expected"].replace("'", '"')
+            return f"{is_what}; must be the text {expected}{_quote_hint(node, text)}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            keys = _allowed_keys(model, error["loc"])
+            keys = allowed_keys(model, error["loc"])
             return f"{is_what}; must be a mapping{f' with keys such as {keys[0]}' if keys else ''}"
         case "string_pattern_mismatch":
             return f"{is_what}; {_PATTERNS.get(context['pattern']) or requirement(error)}"
@@ -190,8 +195,8 @@ def _description(node: Node, text: str) -> str:
 
 
 def _written(node: Node, text: str) -> str:
-    found = _SCALAR.match(text, node.start)
-    return found[0] if found else shown(node.value)
+    scalar = _SCALAR.match(text, node.start)
+    return scalar[0] if scalar else shown(node.value)
 
 
 def _quote_hint(node: Node, text: str) -> str:
@@ -203,34 +208,116 @@ def _unquote_hint(node: Node) -> str:
     return " (write it without quotes)" if quoted else ""
 
 
-def _expected(context: dict[str, Any]) -> str:
-    return str(context.get("expected", "")).replace("'", '"')
+# The files that a suite names
+
+FOLDER = "fixtures"
+# By convention every judge setting that names a file ends so.
+_JUDGE_KEYS = tuple(
+    dict.fromkeys(key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file"))
+)
+# One schema with many mistakes is told well enough by a few of them.
+_MOST_EACH = 20
 
 
-def _type_names(model: type[BaseModel]) -> tuple[str, ...]:
-    return get_args(model.model_fields["type"].annotation) if "type" in model.model_fields else ()
+def wrong_files(root: Node, suite_folder: Path) -> Iterator[Finding]:
+    """What is wrong with the files under `fixtures/` that tasks name; other paths are for `broken_rules`."""
+    home = _home(suite_folder)
+    problem_of = cache(lambda path: _wrong_file(path, home))
+    for number, task in enumerate(root.items("tasks")):
+        for steps, node in _named_files(task):
+            if _is_fixture(node) and (problem := problem_of(node.value)):
+                yield Finding(node.start, path_of(("tasks", number, *steps)), problem)
 
 
-def _allowed_keys(model: type[BaseModel], loc: Steps) -> list[str]:
-    """The keys of the mapping at a pydantic location, in the order in which the models declare them."""
-    models = [model]
-    for step in loc:
-        if isinstance(step, int):
+def wrong_schemas(root: Node, suite_folder: Path) -> Iterator[Finding]:
+    """What is wrong with the schemas of json-schema judges; a missing file is for `wrong_files`."""
+    home = _home(suite_folder)
+    # Tasks often share a schema, and checking one takes most of a millisecond.
+    problems_of = cache(lambda text: _wrong_schema(json.loads(text)))
+    problem_in = cache(lambda path: _wrong_schema_file(path, home))
+    for number, task in enumerate(root.items("tasks")):
+        judge = task.get("judge")
+        kind = judge.get("type") if judge else None
+        if judge is None or kind is None or kind.value != "json-schema":
             continue
-        chosen = [model for model in models if step in _type_names(model)]
-        models = chosen or [
-            inner
-            for model in models
-            for name, field in model.model_fields.items()
-            if (field.alias or name) == step
-            for inner in _models_in(field.annotation)
-        ]
-    return list(dict.fromkeys(field.alias or name for m in models for name, field in m.model_fields.items()))
+        inline, file = judge.get("schema"), judge.get("schema_file")
+        if inline is not None and isinstance(inline.value, dict):
+            for path, message in problems_of(json.dumps(inline.value)):
+                part, _ = inline.at(path)
+                if not part.bad:
+                    yield Finding(part.start, path_of(("tasks", number, "judge", "schema", *path)), message)
+        if file is not None and _is_fixture(file) and (problem := problem_in(file.value)):
+            where = path_of(("tasks", number, "judge", "schema_file"))
+            yield Finding(file.start, where, f"{shown(file.value)} {problem}")
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) in {list, tuple, Annotated, Union, UnionType}:
-        return [model for part in get_args(annotation) for model in _models_in(part)]
-    return []
+def _home(suite_folder: Path) -> Path:
+    # Resolved without `fixtures` itself, so that a link in its place leads outside.
+    return Path(os.path.realpath(suite_folder)) / FOLDER
+
+
+def _is_fixture(node: Node) -> bool:
+    return isinstance(node.value, str) and node.value.startswith(f"{FOLDER}/") and node.value != f"{FOLDER}/"
+
+
+def _named_files(task: Node) -> Iterator[tuple[Steps, Node]]:
+    for mapping, keys in (("judge", _JUDGE_KEYS), ("replies", ("pass", "fail"))):
+        holder = task.get(mapping)
+        for key in keys if holder else ():
+            if holder and (node := holder.get(key)):
+                yield (mapping, key), node
+    for index, node in enumerate(task.items("files")):
+        yield ("files", index), node
+
+
+def _wrong_file(path: str, home: Path) -> str | None:
+    """What is wrong with a path as a suite writes it, `home` being the suite's resolved `fixtures`; or None."""
+    tidy = posixpath.normpath(path)
+    if not tidy.startswith(f"{FOLDER}/"):
+        return f"{shown(path)} leaves {FOLDER}/; must stay inside it"
+    if tidy != path:
+        return f"{shown(path)} goes the long way round; write {shown(tidy)}"
+    try:
+        # Not Path.resolve, which raises RuntimeError instead of OSError for a loop of links.
+        real = Path(os.path.realpath(home.parent / path, strict=True))
+        if not real.is_relative_to(home):
+            return f"{shown(path)} leads out of {FOLDER}/ by a symbolic link; must stay inside it"
+        mode = real.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{shown(path)} does not exist; put the file there"
+    except OSError as failed:
+        return f"{shown(path)} cannot be read: {failed.strerror}; mend or remove it"
+    if not stat.S_ISREG(mode):
+        return (
+            f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; must be a file"
+        )
+    if not os.access(real, os.R_OK):
+        return f"{shown(path)} cannot be read: Permission denied; make it readable"
+    return None
+
+
+def _wrong_schema(schema: dict[str, Any]) -> list[tuple[Steps, str]]:
+    # Imported where it is needed: most suites have no schemas.
+    from judges import safe_schemas
+
+    return list(islice(safe_schemas.wrong_schema(schema), _MOST_EACH))
+
+
+def _wrong_schema_file(name: str, home: Path) -> str | None:
+    if _wrong_file(name, home) is not None:
+        return None
+    document = json_file.read(home.parent / name)
+    problems = document.problems(document.findings)
+    if not problems and document.root is not None:
+        schema = document.root.value
+        if not isinstance(schema, dict):
+            return "is not a JSON Schema; must hold a mapping"
+        problems = document.problems(
+            Finding(document.root.at(path)[0].start, path_of(path), message)
+            for path, message in _wrong_schema(schema)[:1]
+        )
+    if not problems:
+        return None
+    first = problems[0]
+    where = f"{first.where}: " if first.where else ""
+    return f"cannot be used, line {first.line}, column {first.column}: {where}{first.message}"

@@ -1,24 +1,22 @@
 """Load a suite from its YAML file: every task checked, and every mistake reported at once with its place.
 
-`rules` tells what a suite may say, `fixtures` which files and JSON Schemas it may name, `yaml_file` which YAML it may
-use.
+`rules` tells what a suite may say and which files and JSON Schemas it may name, `yaml_file` which YAML it may use.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from aggregate.text.files import no_cycle_search
 from judges.errors import UpliftError
 from judges.safe_text import did_you_mean, path_of, shown
 from judges.spec import Contains
-from producer.suites import fixtures, rules, yaml_file
+from producer.suites import rules, yaml_file
 from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem
 from workers.store.messages import Task
 
@@ -52,28 +50,12 @@ class UnknownSelection(UpliftError):
 
 def load(path: Path) -> Suite:
     """The suite in a file; InvalidSuite when anything at all is wrong with it."""
-    with _uncollected():
-        return _load(path)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    # Looking for cycles among hundreds of thousands of new values that have none takes a third of the time.
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _load(path: Path) -> Suite:
-    try:
-        document = yaml_file.read(path)
-    except FileNotFoundError:
-        raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
-    return _checked(document, path)
+    with no_cycle_search():
+        try:
+            document = yaml_file.read(path)
+        except FileNotFoundError:
+            raise InvalidSuite([Problem(str(path), 0, 0, "", f"Task suite not found: {path}")]) from None
+        return _checked(document, path)
 
 
 def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
@@ -88,7 +70,7 @@ def from_values(values: Mapping[str, Any], folder: Path) -> Suite:
     try:
         return _checked(yaml_file.parse(text, ""), folder / "in-memory")
     except InvalidSuite as invalid:
-        raise InvalidSuite([replace(one, line=0, column=0) for one in invalid.problems]) from None
+        raise InvalidSuite([replace(problem, line=0, column=0) for problem in invalid.problems]) from None
 
 
 def _checked(document: Document, path: Path) -> Suite:
@@ -165,17 +147,18 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
             start = 0 if root.value is None else root.start
             yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
     else:
-        most = MAX_PROBLEMS + 1
-        yield from rules.broken_rules(root, document.text, most=most)
-        yield from islice(_repeated_ids(root, document), most)
-        yield from islice(fixtures.wrong_files(root, folder), most)
-        yield from islice(fixtures.wrong_schemas(root, folder), most)
+        for findings in (
+            rules.broken_rules(root, document.text),
+            _repeated_ids(root, document),
+            rules.wrong_files(root, folder),
+            rules.wrong_schemas(root, folder),
+        ):
+            yield from islice(findings, MAX_PROBLEMS + 1)
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:
     first: dict[Any, Node] = {}
-    tasks = root.get("tasks")
-    for number, task in enumerate(tasks.items() if tasks else []):
+    for number, task in enumerate(root.items("tasks")):
         node = task.get("id")
         if node is None or not isinstance(node.value, str):
             continue
@@ -207,10 +190,12 @@ def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
         document = yaml_file.read(path)
     except FileNotFoundError:
         document = Document(str(path), "", None, ())
-    found, left = [], dict(remarks)
-    tasks = document.root.get("tasks") if document.root else None
-    for number, task in enumerate(tasks.items() if tasks else []):
+    findings, left = [], dict(remarks)
+    for number, task in enumerate(document.root.items("tasks") if document.root else []):
         node = task.get("id")
         if node is not None and isinstance(node.value, str) and node.value in left:
-            found.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
-    return [*map(str, document.problems(found)), *(f"{path}: task {one}: {left[one]}" for one in left)]
+            findings.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
+    return [
+        *map(str, document.problems(findings)),
+        *(f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()),
+    ]

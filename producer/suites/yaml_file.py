@@ -65,9 +65,10 @@ class Node:
             node = part
         return node, True
 
-    def items(self) -> list[Node]:
-        """The entries of a list; none for anything else."""
-        return self.children if isinstance(self.children, list) else []
+    def items(self, key: str | None = None) -> list[Node]:
+        """The entries of a list, or of the list under a key; none for anything else."""
+        node = self if key is None else self.get(key)
+        return node.children if node and isinstance(node.children, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +78,6 @@ class Finding:
     start: int
     where: str
     message: str
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Where the lines of a text start; lines and columns count from 1, columns in characters."""
-
-    text: str
-
-    @cached_property
-    def _starts(self) -> array[int]:
-        starts = array("L", [0])
-        starts.extend(found.end() for found in _LINE_END.finditer(self.text))
-        return starts
-
-    def place(self, start: int) -> tuple[int, int]:
-        """Line and column of an index of the text."""
-        line = bisect_right(self._starts, start)
-        return line, start - self._starts[line - 1] + 1
 
 
 MAX_DEPTH = 32
@@ -126,10 +109,10 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def build(text: str, loader: Any = DEFAULT_LOADER) -> tuple[Node | None, list[Finding]]:
+def parse(text: str, file: str, loader: Any = DEFAULT_LOADER) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
-    An empty text has no values and nothing wrong. Never raises.
+    Problems call it `file`. An empty text has no values and nothing wrong. Never raises.
     """
     builder = _Builder(text)
     root = None
@@ -143,7 +126,7 @@ def build(text: str, loader: Any = DEFAULT_LOADER) -> tuple[Node | None, list[Fi
         # The pure parser lets these out for escapes beyond Unicode, and does not say where.
         builder.complain(0, f"invalid YAML: {shown(str(error))}; remove it")
     builder.complain_of_characters(upto=len(text) + 1)
-    return root, builder.findings
+    return Document(file, text, root, tuple(builder.findings))
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
@@ -232,9 +215,9 @@ class _Builder:
         self.findings: list[Finding] = []
         # The outermost frame stands for the file: a list whose one entry is the document.
         self._frames = [_Frame(Node(0, [], []), None, rejected=False)]
-        self._lines = Lines(text)
+        self._document = Document("", text, None, ())
         forbidden = islice(_FORBIDDEN_RAW.finditer(text), MAX_FINDINGS)
-        self._characters = deque((found.start(), found[0]) for found in forbidden)
+        self._characters = deque((character.start(), character[0]) for character in forbidden)
         # Parsers stop at the first such character; with stand-ins of the same length they find the rest too.
         self._text = _FORBIDDEN_RAW.sub("\N{REPLACEMENT CHARACTER}", text) if self._characters else text
         self._hide_directives()
@@ -325,7 +308,7 @@ class _Builder:
             self.complain(start, "merge key << is not allowed; write the keys out")
             frame.node.bad = True
         elif key in frame.children:
-            line, _ = self._lines.place(frame.children[key].key_start)
+            line = self._document.line(frame.children[key].key_start)
             frame.take_key(key, start, keep=False)
             self.complain(start, f"duplicate key {shown(key)}, first on line {line}; keep one of them")
         else:
@@ -372,8 +355,8 @@ class _Builder:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return found.end() if found else start
+    match = pattern.match(text, start)
+    return match.end() if match else start
 
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -405,35 +388,29 @@ class Document:
     findings: tuple[Finding, ...]
 
     @cached_property
-    def _lines(self) -> Lines:
-        return Lines(self.text)
+    def _starts(self) -> array[int]:
+        """Where the lines of the text start."""
+        starts = array("L", [0])
+        starts.extend(end.end() for end in _LINE_END.finditer(self.text))
+        return starts
 
     def line(self, start: int) -> int:
         """The line that holds an index of the text, counted from 1."""
-        return self._lines.place(start)[0]
+        return bisect_right(self._starts, start)
 
     def problems(self, findings: Iterable[Finding]) -> tuple[Problem, ...]:
         """The findings in the order of the file, without repetitions; a flood is cut, and the cut is said."""
-        ordered = sorted(set(findings), key=lambda found: (found.start, found.where, found.message))
-        problems = [self._problem(found) for found in ordered[:MAX_PROBLEMS]]
+        ordered = sorted(set(findings), key=lambda finding: (finding.start, finding.where, finding.message))
+        problems = [self._problem(finding) for finding in ordered[:MAX_PROBLEMS]]
         if len(ordered) > MAX_PROBLEMS:
             cut = f"more than {MAX_PROBLEMS:,} problems; mend these first"
             problems.append(self._problem(Finding(ordered[MAX_PROBLEMS].start, "", cut)))
         return tuple(problems)
 
-    def _problem(self, found: Finding) -> Problem:
-        line, column = self._lines.place(found.start)
-        return Problem(self.file, line, column, found.where, found.message)
-
-
-class _Unreadable(Exception):
-    """The file's content cannot be had; the message says why and what to do."""
-
-
-def parse(text: str, file: str) -> Document:
-    """The text's values and all that is wrong with it as YAML; problems call it `file`. Never raises."""
-    root, findings = build(text)
-    return Document(file, text, root, tuple(findings))
+    def _problem(self, finding: Finding) -> Problem:
+        line = self.line(finding.start)
+        column = finding.start - self._starts[line - 1] + 1  # in characters
+        return Problem(self.file, line, column, finding.where, finding.message)
 
 
 def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str = "YAML") -> Document:
@@ -442,9 +419,15 @@ def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str
     Another `parse` reads files of another `kind` with the same care.
     """
     try:
-        data = _content(path, kind)
-    except _Unreadable as unreadable:
-        return Document(str(path), "", None, (Finding(0, "", str(unreadable)),))
+        data = files.read(path, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
+        raise FileNotFoundError(str(path)) from missing
+    except OSError as failed:
+        message = f"cannot be read: {failed.strerror}; make it readable"
+        if isinstance(failed, files.Unreadable):
+            remedy = " (split it)" if isinstance(failed, files.TooLarge) else f"; must be a {kind} file"
+            message = failed.words + remedy
+        return Document(str(path), "", None, (Finding(0, "", message),))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as broken:
@@ -452,16 +435,3 @@ def read(path: Path, parse: Callable[[str, str], Document] = parse, *, kind: str
         message = f"byte 0x{data[broken.start]:02x} is not UTF-8 text; save the file as UTF-8"
         return Document(str(path), before, None, (Finding(len(before), "", message),))
     return parse(text, str(path))
-
-
-def _content(path: Path, kind: str) -> bytes:
-    try:
-        return files.read(path, MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
-        raise FileNotFoundError(str(path)) from missing
-    except files.TooLarge as large:
-        raise _Unreadable(f"{large.words} (split it)") from large
-    except files.Unreadable as other:
-        raise _Unreadable(f"{other.words}; must be a {kind} file") from other
-    except OSError as failed:
-        raise _Unreadable(f"cannot be read: {failed.strerror}; make it readable") from failed

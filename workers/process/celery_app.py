@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import kombu
 from celery import Celery
 from celery.exceptions import Reject
+from kombu.pools import ProducerPool
 from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
@@ -161,6 +162,9 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
         self._making = threading.Lock()
         self.conf.update(configuration(settings))
         self.amqp.Connection = Connection
+        # Pools of its own: kombu's are one for a server and a process, and a run that ends would close another's.
+        self._pool = self.connection_for_write().Pool(limit=self.conf.broker_pool_limit)
+        self.amqp._producer_pool = ProducerPool(self._pool, limit=self.conf.broker_pool_limit)
         _add_jobs(self)
         # Nobody waits for a single job's result: subscribing to each of them would cost more than publishing it.
         self.backend.on_task_call = lambda *_: None
