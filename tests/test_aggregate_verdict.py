@@ -166,6 +166,25 @@ def test_the_exit_code_follows_the_gate_and_errors_are_three_under_either(name, 
     assert exit_code(name, label, gate) == code
 
 
+@pytest.mark.parametrize(
+    ("name", "suite", "code"),
+    [
+        ("pass", "worse", 1),
+        ("fail", "worse", 1),
+        ("fail", "inconclusive", 0),
+        ("fail", "no_worse", 0),
+        ("pass", "inconclusive", 0),
+        ("error", "worse", 3),
+        ("skipped", None, 0),
+        ("fail", None, 1),
+        ("pass", None, 0),
+    ],
+)
+@pytest.mark.parametrize("label", ["improved", "inconclusive", "worse"])
+def test_a_gate_against_regression_closes_on_harm_to_this_suite_and_on_nothing_else(name, label, suite, code):
+    assert exit_code(name, label, "regression", suite) == code
+
+
 def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
     arms = {"candidate": ArmErrors(5, 5, ("HTTP 401",) * 5)}
     found = verdict(None, None, status="hopeless", why="openai:m cannot answer: HTTP 401", arms=arms)

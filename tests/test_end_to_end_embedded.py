@@ -147,6 +147,10 @@ def test_a_killed_command_leaves_no_process_and_no_socket_and_its_run_can_be_res
     for facts in (status, row):
         assert (facts["state"], facts["suite"], facts["total"]) == ("interrupted", str(suite), 40)
         assert 3 <= facts["done"] < 40
+    # And the list says so where nobody knows a width: in a pipe, as in a log of CI
+    listed = uplift("runs", *here[:2], cwd=folder, env={"COLUMNS": "80"}).out.splitlines()[-1]
+    assert listed.split()[:3] == [run_id, "interrupted", f"{facts['done']}/40"]
+    assert listed.rstrip().endswith("/".join(suite.parts[-2:]))
     assert sockets(folder) == []
     ended = uplift("resume", run_id, "--state-root", folder / "state", cwd=folder, env=leases)
     assert ended.code in (0, 1), ended.err

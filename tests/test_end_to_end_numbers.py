@@ -57,6 +57,15 @@ def test_a_healthy_skill_is_green_and_is_told_what_could_have_been_missed(tmp_pa
     assert missed in artifact["summary"]
 
 
+def test_a_loss_that_chance_can_explain_is_green_though_its_verdict_is_fail(tmp_path):
+    """One task of ten lost: the verdict counts it, and a gate that fails on harm only is not told by the verdict."""
+    ended, artifact = run(
+        tmp_path, "--model", a_recording(tmp_path, 1), "--pass-k", "3", "--gate", "regression"
+    )
+    assert (artifact["verdict"], artifact["suite_decision"]) == ("fail", "inconclusive")
+    assert ended.code == 0, ended.err
+
+
 def test_a_skill_that_breaks_three_of_ten_tasks_is_red(tmp_path):
     ended, artifact = run(
         tmp_path, "--model", a_recording(tmp_path, 3), "--pass-k", "3", "--gate", "regression"

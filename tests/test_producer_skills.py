@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -168,6 +169,20 @@ def test_a_path_without_a_skill_says_what_a_skill_is(tmp_path: Path) -> None:
             skills.load(tmp_path)
     with pytest.raises(InvalidSkill, match="cannot be read: File name too long"):
         skills.load(tmp_path / ("x" * 5000))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda file: file.symlink_to("/dev/zero"), lambda file: file.symlink_to("x")],
+)
+def test_a_skill_md_that_is_no_file_is_not_told_to_take_the_name_it_has(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "SKILL.md")
+    with pytest.raises(
+        InvalidSkill, match=r"SKILL\.md is not a regular file; a skill is a folder with that file"
+    ):
+        skills.load(tmp_path)
 
 
 def test_unknown_keys_and_long_or_odd_values_are_warnings(tmp_path: Path) -> None:

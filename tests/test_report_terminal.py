@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from builders import a_record, an_artifact, both_arms
+from builders import a_record, an_artifact, both_arms, built
 from rich.console import Console
 
 from aggregate.artifact import build, sentences, two_runs
@@ -161,6 +161,28 @@ def test_what_is_only_assumed_to_be_spent_is_told_apart():
     assert (
         "Spent $0.5, of it $0.125 on 1 repeated attempt, and $0.25 assumed for calls of unknown cost" in text
     )
+
+
+@pytest.mark.parametrize(
+    ("costs", "spent", "said"),
+    [
+        ([None, None], 0.0, "What it cost is not known."),
+        ([0.0, 0.0], 0.0, "Spent $0."),
+        ([0.5, None], 0.5, "Spent at least $0.5."),
+        ([0.5, 0.25], 0.75, "Spent $0.75."),
+    ],
+)
+def test_a_cost_that_nobody_knows_is_not_said_to_be_nothing(costs, spent, said):
+    """A run adds up what it knows: 0 is also the sum of nothing known."""
+    records = [
+        a_record("t", arm, completion={"cost_usd": usd})
+        for arm, usd in zip(("candidate", "baseline"), costs, strict=True)
+    ]
+    made = built(records, spent_usd=spent)
+    assert sentences.spending(made) == said
+    assert made.cost is not None
+    assert made.cost.spent_usd == (None if costs == [None, None] else spent)
+    assert said in in_one_line(printed(records, spent_usd=spent))
 
 
 def test_a_simulated_or_mocked_model_is_never_taken_for_a_real_one():

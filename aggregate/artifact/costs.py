@@ -41,7 +41,7 @@ def costs_block(
             for arm in group["arms"].values()
         ),
         **gain,
-        "spent_usd": info.spent_usd if info.spent_usd is not None else spent(attempts),
+        "spent_usd": _bill(info, attempts),
         "wasted_usd": info.wasted_usd,
         "wasted_attempts": info.wasted_attempts,
         "budget_usd": info.budget_usd,
@@ -49,6 +49,12 @@ def costs_block(
         "assumed_usd": info.assumed_usd,
         "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
     }
+
+
+def _bill(info: RunInfo, attempts: pd.DataFrame) -> float:
+    """What the run counted; NaN where it counted nothing only because nobody knows what its attempts cost."""
+    counted = info.spent_usd is not None and (info.spent_usd or info.assumed_usd or not len(attempts))
+    return float(info.spent_usd or 0.0) if counted else spent(attempts)
 
 
 def extra(both: pd.DataFrame, attempt_delta: float | None) -> dict[str, Any]:

@@ -261,7 +261,10 @@ def cost_gated(artifact: Artifact) -> str:
 def spending(artifact: Artifact) -> str:
     """What the run cost, and what its money bought; of this run only, and no promise."""
     cost = artifact.cost or RunCost()
-    said = f"Spent {shown(cost.spent_usd, usd)}"
+    if cost.spent_usd is None:
+        return "What it cost is not known."
+    unknown = any(arm.n_cost_known < arm.n for arm in cost.by_arm.values())
+    said = f"Spent {'at least ' if unknown and not cost.assumed_usd else ''}{usd(cost.spent_usd)}"
     if cost.wasted_usd:
         said += f", of it {usd(cost.wasted_usd)} on {counted(cost.wasted_attempts, 'repeated attempt')}"
     if cost.assumed_usd:

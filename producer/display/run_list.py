@@ -23,6 +23,7 @@ from producer.state_root import Places, check_run_id, finished, run_of
 from workers.store.run_store import UnknownRun
 
 _WIDE = 100
+_FILE_WIDTH = 200
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,13 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
 
 
 def show(found: list[RunRow]) -> None:
-    """Print rows as a table on standard output; where the terminal is narrow, without their suites."""
+    """Print rows as a table on standard output; in a narrow terminal, and only there, without their suites."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:  # a file or a pipe, which has no width
+        console.width = max(console.width, _FILE_WIDTH)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     columns = ["run", "state", "attempts", "verdict", "decision", "delta", "suite"]
     if console.width < _WIDE:

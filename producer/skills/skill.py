@@ -271,6 +271,8 @@ def _skill_file(folder: Path) -> Path:
     if is_file(file):
         return file
     others = sorted(child.name for child in folder.iterdir() if child.name.lower() == FILE_NAME.lower())
+    if FILE_NAME in others:
+        raise InvalidSkill(f"{file} is not a regular file; a skill is a folder with that file in it")
     hint = f"rename {others[0]} to {FILE_NAME}" if others else "a skill is a folder with that file in it"
     raise InvalidSkill(f"no {FILE_NAME} in {folder}; {hint}")
 
