@@ -1,8 +1,17 @@
-"""What a model returned, what a judge said of it, and the shapes that judges share with their callers."""
+"""What a model returned, what a judge said of it, and what all judges share: shapes, and the second they may take.
+
+A judge that has no process of its own gets one second for an output; after that the output has failed. The second is
+processor time of the judging thread: an honest output must not fail because others keep the machine busy. Nothing
+here interrupts a step. A judge looks at the clock between its steps, each of which takes time in proportion to the
+output (4 MiB at most) and no more; patterns stop by themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
@@ -172,3 +181,30 @@ class Ask(Protocol):
     """
 
     async def __call__(self, model: str, prompt: str, *, system: str = "") -> Completion: ...
+
+
+JUDGING_SECONDS = 1.0
+# When the check under way must be done, by the processor time of its thread.
+_deadline: ContextVar[float] = ContextVar("_deadline")
+
+
+class TooSlow(Exception):
+    """The time was up before it was known whether an output is good."""
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Within the block, `look_at_clock` raises TooSlow once the second is used."""
+    before = _deadline.set(time.thread_time() + JUDGING_SECONDS)
+    try:
+        yield
+    finally:
+        _deadline.reset(before)
+
+
+def look_at_clock(remedy: str = "") -> float:
+    """The seconds left of the limit, which somebody must have set; raises TooSlow where none are left."""
+    left = _deadline.get() - time.thread_time()
+    if left <= 0:
+        raise TooSlow(f"not judged within {JUDGING_SECONDS:g} s" + (f"; {remedy}" if remedy else ""))
+    return left

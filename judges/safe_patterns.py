@@ -15,7 +15,7 @@ from typing import Any
 
 import regex
 
-from judges import time_limit
+from judges.judgment import look_at_clock
 
 MAX_LEAST_REPEATS = 1_000_000
 
@@ -47,7 +47,7 @@ def search(pattern: Any, text: str) -> Any:
     share = 1
     while True:
         try:
-            return pattern.search(text, timeout=share * time_limit.look(_REMEDY), concurrent=True)
+            return pattern.search(text, timeout=share * look_at_clock(_REMEDY), concurrent=True)
         except TimeoutError:
             # It counts what all threads of this process use, and the next try may be one among many again.
             share *= 2

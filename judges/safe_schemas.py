@@ -18,7 +18,8 @@ from jsonschema import exceptions, validators
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it publishes no hints
 from referencing.exceptions import Unresolvable
 
-from judges import safe_patterns, time_limit
+from judges import safe_patterns
+from judges.judgment import TooSlow, look_at_clock, time_limit
 
 MAX_UNEVALUATED = 5_000
 Schema = dict[str, Any]
@@ -127,18 +128,18 @@ def _wrong_pattern(pattern: str, path: Path) -> Iterator[tuple[Path, str]]:
 def _endless(schema: Schema) -> Iterator[tuple[Path, str]]:
     try:
         for value in _PROBES:
-            with time_limit.limit():
+            with time_limit():
                 wrong_value(schema, value)
     except RecursionError:
         yield (), "refers to itself without end"
-    except time_limit.TooSlow:
+    except TooSlow:
         yield (), "takes too long to check even for an empty value; simplify it"
     except Unresolvable as unresolved:
         yield (), f"a $ref leads nowhere: {str(unresolved)[:200]}"
 
 
 def _timed(check: Callable[..., Any], *told: Any) -> Iterator[Any]:
-    time_limit.look("simplify the schema")
+    look_at_clock("simplify the schema")
     yield from check(*told) or ()
 
 
@@ -178,7 +179,7 @@ def _unique_items(validator: Any, wanted: bool, value: Any, _: Any) -> Iterator[
     # The usual way compares every item with every other, which takes hours for a long list.
     seen: set[str] = set()
     for item in value if wanted and validator.is_type(value, "array") else ():
-        time_limit.look("simplify the schema")
+        look_at_clock("simplify the schema")
         if (told := _canonical(item)) in seen:
             yield exceptions.ValidationError("holds the same item twice")
             return

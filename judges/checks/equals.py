@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from judges import time_limit
-from judges.judgment import Judgment
+from judges.judgment import Judgment, look_at_clock
 from judges.safe_text import composed
 from judges.spec import Equals
 
 _SHOWN_CHARACTERS = 40
 
 
-@time_limit.bounded("equals")
 def judged(spec: Equals, text: str) -> Judgment:
     """Score is 1 or 0. White space around both, line endings and how accents are encoded never count."""
     wanted, given = _normal(spec, spec.text), _normal(spec, text)
@@ -26,7 +24,7 @@ def judged(spec: Equals, text: str) -> Judgment:
 
 
 def _normal(spec: Equals, text: str) -> str:
-    time_limit.look()
+    look_at_clock()
     text = composed(text).replace("\r\n", "\n").strip()
     if spec.ignore_whitespace:
         text = " ".join(text.split())

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from judges import safe_schemas, time_limit
-from judges.judgment import Judgment, Workspace
+from judges import safe_schemas
+from judges.judgment import Judgment, Workspace, look_at_clock
 from judges.safe_text import NotJson, strict_json
 from judges.spec import JsonSchema
 
@@ -17,12 +17,11 @@ MAX_DEPTH = 100
 _FENCE = "```"
 
 
-@time_limit.bounded("json-schema")
 def judged(schema: safe_schemas.Schema, text: str) -> Judgment:
     """Score is 1 or 0; an output on which the check takes too long, or cannot be made, has failed."""
     try:
         value = strict_json(unfenced(text))
-        time_limit.look()
+        look_at_clock()
         if _deeper(value, MAX_DEPTH):
             return _failed(f"cannot be checked: nested more than {MAX_DEPTH} deep")
         wrong = safe_schemas.wrong_value(schema, value, MAX_COMPLAINTS)

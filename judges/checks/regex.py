@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from judges import safe_patterns, time_limit
+from judges import safe_patterns
 from judges.judgment import Judgment
 from judges.spec import Regex
 
 _SHOWN_CHARACTERS = 60
 
 
-@time_limit.bounded("regex")
 def judged(spec: Regex, text: str) -> Judgment:
     """Score is 1 or 0; an output on which the pattern takes too long has failed."""
     pattern = safe_patterns.compiled(spec.pattern, ignore_case=spec.ignore_case, multiline=spec.multiline)

@@ -29,8 +29,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from judges import time_limit
-from judges.judgment import Ask, Completion, Criterion, Judgment, usage
+from judges.judgment import (
+    Ask,
+    Completion,
+    Criterion,
+    Judgment,
+    TooSlow,
+    look_at_clock,
+    time_limit,
+    usage,
+)
 from judges.safe_text import STRICT_DECODER, storable
 from judges.spec import Rubric
 
@@ -71,9 +79,9 @@ def read(spec: Rubric, reply: str, told: Told) -> Grade:
     if len(reply) > MAX_REPLY_CHARACTERS:
         raise UnreadableReply(f"the reply has {len(reply)} characters; {MAX_REPLY_CHARACTERS} are allowed")
     try:
-        with time_limit.limit():
+        with time_limit():
             source, grade = _only_grade(reply, key)
-    except time_limit.TooSlow:
+    except TooSlow:
         raise UnreadableReply("too many brackets to be read") from None
     if _squeezed(source) in _squeezed(told.shown):
         raise UnreadableReply("the grade is a word-for-word quotation from the output")
@@ -108,7 +116,7 @@ def _only_grade(reply: str, key: str) -> tuple[str, dict[str, Any]]:
     found: list[tuple[str, dict[str, Any]]] = []
     prose, position = [], 0
     while start := _START.search(reply, position):
-        time_limit.look()
+        look_at_clock()
         prose.append(reply[position : start.start()])
         value, end = _decoded(reply, start.start())
         source = reply[start.start() : end]

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from judges import text_judge
-from judges.checks import contains
 from judges.judgment import Completion, Workspace
 from judges.safe_text import did_you_mean
 from judges.spec import Contains, JudgeSpec, Rubric
@@ -277,7 +276,8 @@ def _garbage(noise: bytes, judge: Contains | None) -> str:
 
 def _judged(text: str, expected: tuple[str, ...], forbidden: tuple[str, ...]) -> bool:
     spec = Contains(type="contains", expected=list(expected), forbidden=list(forbidden))
-    return cast(bool, contains.judged(spec, text).passed)
+    check = text_judge(spec, Workspace())
+    return check is not None and check(text).passed is True
 
 
 REPLY = "This is a mock reply: no model was asked."
