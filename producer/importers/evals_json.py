@@ -57,8 +57,7 @@ def _evals(source: ImportedSource, root: Node, home: Path, found: Found) -> None
             source.wrong(node, where, f"is {kind_of(node.value)}; must be a mapping")
             continue
         _eval(source, node, where, home, found)
-    for key, node in _others(root, ("skill_name", "evals")):
-        found.leave_out("setting", source.place(node), shown(key), "Uplift has no such setting")
+    found.leave_out_settings(source, root, ("skill_name", "evals"), named=shown)
 
 
 def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> None:
@@ -70,8 +69,7 @@ def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Fou
     expected = (source.text(node.get("expected_output"), f"{where}.expected_output") or "").strip()
     statements = _statements(source, node, where, found)
     files = _files(source, node, where, home, found)
-    for key, other in _others(node, _KNOWN):
-        found.leave_out("setting", source.place(other), f"{where}.{key}", "Uplift has no such setting")
+    found.leave_out_settings(source, node, _KNOWN, named=lambda key: f"{where}.{key}")
     if not statements and not expected:
         why = "no expectations, assertions or expected_output to judge by; add some"
         found.leave_out("task", source.place(node), where, why)
@@ -142,8 +140,3 @@ def _id(node: Node, found: Found) -> str:
             text = slug(str(part.value))
             return found.new_id(f"eval-{text}" if text.isdecimal() else text)
     return found.new_id(f"eval-{len(found.tasks) + 1}")
-
-
-def _others(node: Node, known: tuple[str, ...]) -> list[tuple[str, Node]]:
-    children = node.children if isinstance(node.children, dict) else {}
-    return [(key, part) for key, part in children.items() if key not in known]

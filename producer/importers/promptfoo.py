@@ -176,9 +176,9 @@ class PromptfooConfig:
         return target.value
 
 
+_REASONS = {"threshold": "every assertion must hold here"}
 _TEST_KEYS = ("description", "vars", "assert", "prompts")
 _ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
-_SETTING = "Uplift has no such setting"
 
 
 @dataclass(frozen=True)
@@ -227,9 +227,7 @@ class _Cases:
             default = None
         for number, (owner, node) in enumerate(config.tests()):
             self._test(owner, node, number, default, prompts)
-        for key, node in _parts(config.root):
-            if key not in _ROOT_KEYS:
-                config.leave_out(source, node, key, _SETTING)
+        self._found.leave_out_settings(source, config.root, _ROOT_KEYS)
         self._found.note("providers are not carried over; choose models with --model and --judge-model")
         self._found.assertion_count = len(self._met)
         told = {item.place for item in self._found.left_out if item.kind == "assertion"}
@@ -245,10 +243,7 @@ class _Cases:
         assertions: list[Assertion] = []
         for owner, holder in (*holders, (source, node)):
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            for key, part in _parts(holder):
-                if key not in _TEST_KEYS:
-                    why = "every assertion must hold here" if key == "threshold" else _SETTING
-                    self._config.leave_out(owner, part, key, why)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS, reasons=_REASONS)
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
@@ -326,10 +321,6 @@ class _Cases:
                 raise Refused(f"the variable's file {shown(name)} is no text file (.txt, .md)")
             return text_beside(self._config.home, name).strip()
         return value
-
-
-def _parts(node: Node) -> list[tuple[str, Node]]:
-    return list(node.children.items()) if isinstance(node.children, dict) else []
 
 
 def _variables(source: ImportedSource, node: Node | None) -> dict[str, Any]:

@@ -20,8 +20,8 @@ import redis
 from producer.settings import config_file as configs
 from producer.settings.config_file import Config
 from producer.state_root import on_broker
+from workers.models.choose import PROGRAMS, Need, needs
 from workers.models.model import message
-from workers.models.needs import PROGRAMS, Need, needs
 from workers.store import redis_client as servers
 from workers.store.settings import InvalidBroker, checked_broker, redacted
 

@@ -27,6 +27,7 @@ from workers.models.agent_sandbox import confined
 from workers.models.http import HOPELESS
 from workers.models.model import (
     CUT,
+    KEYS,
     UNBILLED,
     ModelError,
     ModelFailed,
@@ -36,7 +37,6 @@ from workers.models.model import (
     message,
     named,
 )
-from workers.models.needs import KEYS
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
 from workers.store.messages import ModelSettings

@@ -27,13 +27,14 @@ from workers.models.model import (
     ModelFailed,
     ModelTimedOut,
     Request,
+    UnknownModel,
     capped,
+    count,
     decoded,
     message,
     without_secrets,
 )
-from workers.models.names import UnknownModel
-from workers.models.prices import priced
+from workers.models.prices import priced, provider_cost
 from workers.models.program import (
     AgentFolders,
     EndedProgram,
@@ -296,18 +297,17 @@ class Command:
 
     def _completion(self, found: dict[str, Any], request: Request, *, cut: bool) -> Completion:
         text, capped_off = capped(str(found.get("text", "")))
-        cost = found.get("cost")
+        cost = provider_cost(found)
         tells = request.skill is not None and self.spec.skill_invoked_path is not None
-        known = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < float("inf")
         return Completion(
             text=text,
             truncated=cut or capped_off,
-            input_tokens=_count(found.get("input_tokens")),
-            output_tokens=_count(found.get("output_tokens")),
-            cache_read_tokens=_count(found.get("cache_read_tokens")),
-            cost_usd=float(cost) if known and cost is not None else None,
-            cost_source="provider" if known else None,
-            turns=_count(found.get("turns")),
+            input_tokens=count(found.get("input_tokens")),
+            output_tokens=count(found.get("output_tokens")),
+            cache_read_tokens=count(found.get("cache_read_tokens")),
+            cost_usd=cost,
+            cost_source=None if cost is None else "provider",
+            turns=count(found.get("turns")),
             # A program that says where it tells, and tells nothing, has not invoked it.
             skill_invoked=bool(found.get("skill_invoked")) if tells else None,
         )
@@ -332,10 +332,6 @@ def _filled(part: str, values: Mapping[str, object]) -> str:
 
 def _whole_prompt(request: Request) -> str:
     return f"{request.system}\n\n{request.prompt}" if request.system else request.prompt
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _start(output: bytes) -> str:

@@ -11,7 +11,9 @@ import json
 import os
 import random
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +21,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from judges.errors import UpliftError
-from judges.judgment import Completion, Sandbox
+from judges.judgment import COUNT, Completion, Sandbox
 from workers.store.messages import Task
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
-
-
 UNBILLED = Completion(
     input_tokens=0, output_tokens=0, cache_read_tokens=0, cache_write_tokens=0, cost_usd=0.0
 )
@@ -57,6 +57,10 @@ class ModelBusy(ModelError):
     ) -> None:
         super().__init__(message, completion=completion)
         self.retry_after = retry_after
+
+
+class UnknownModel(UpliftError, ValueError):
+    """A model spec that names no model; the message says what is allowed."""
 
 
 class ModelTimedOut(TimeoutError):
@@ -97,6 +101,14 @@ class Model(Protocol):
     async def close(self) -> None: ...
 
 
+# Which environment variables hold a model's key, by kind; any of them will do.
+KEYS = {
+    "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "openai": ("OPENAI_API_KEY",),
+    "command:codex": ("CODEX_API_KEY",),
+    "command:gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
 CUT = ("max_tokens", "model_context_window_exceeded")  # how Anthropic's models end an answer that is cut
 _SECRET_NAME = re.compile(
     r"(KEY|KEY_ID|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PASS|_PAT|CREDENTIALS?)(_?[0-9]+)?$"
@@ -173,12 +185,32 @@ def named(value: object) -> str | None:
     return (message(value) or None) if isinstance(value, str) else None
 
 
+def count(value: Any) -> int | None:
+    """A token count as the provider gave it, or None where it gave none that can be."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
+
+
 def message(text: str, environment: Mapping[str, str] | None = None) -> str:
     """An error's text on one short line, without any secret that the environment holds."""
     text = without_secrets(text, environment)[:_MOST_CHARACTERS]
     line = " ".join(re.sub(r"[^\S\n]|[\x00-\x1f\x7f-\x9f]", " ", text).split())
     line = _SURROGATE.sub("\ufffd", line)
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"
+
+
+programs: set[int] = set()  # process groups of the programs that stand for models and run now
+
+
+def kill_programs() -> None:
+    """Kill every program that runs, with its group: this process leaves and waits for nobody."""
+    for group in list(programs):
+        kill_group(group)
+
+
+def kill_group(group: int) -> None:
+    """Kill all processes of a group, where there are any that we may kill."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 RETRIES = 5

@@ -22,7 +22,7 @@ from typing import cast
 
 from judges.inside.drop_rights import NOBODY
 from judges.inside.remove_folder import remove
-from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request
+from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request, kill_group, programs
 
 # A reader of lines keeps at most one; longer ones are dropped.
 MAX_LINE_BYTES = 4 * MAX_OUTPUT_BYTES
@@ -45,7 +45,6 @@ _PASSED_ON = (
 # Returns True when nothing more needs to be read: the program is then killed.
 OnLine = Callable[[bytes], bool]
 
-_running: set[int] = set()
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -88,12 +87,12 @@ async def run(
     try:
         # A start that is cancelled halfway waits for every child that holds the pipes, which may be for ever.
         transport, _ = await asyncio.shield(starting)
-        _running.add(transport.get_pid())
+        programs.add(transport.get_pid())
         writer = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         writer.write(stdin)
         writer.close()
         await watched.over.wait()
-        _kill_group(transport.get_pid())
+        kill_group(transport.get_pid())
         # Its children may hold the pipes, but what was written before is to be read.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
@@ -172,24 +171,12 @@ class _Watched(asyncio.SubprocessProtocol):
         self.over.set()
 
 
-def kill_all() -> None:
-    """Kill every program that runs, with its group: this process leaves and waits for nobody."""
-    for pid in list(_running):
-        _kill_group(pid)
-
-
 def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         transport, _ = starting.result()
-        _kill_group(transport.get_pid())
-        _running.discard(transport.get_pid())
+        kill_group(transport.get_pid())
+        programs.discard(transport.get_pid())
         transport.close()
-
-
-def _kill_group(pid: int | None) -> None:
-    if pid is not None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
 
 
 def _before_the_program() -> None:
