@@ -60,10 +60,14 @@ Seconds = Annotated[float | None, _SECONDS]
 Tally = Annotated[int, COUNT]
 
 
-class Completion(BaseModel):
-    """What the model returned. None means unknown, never zero."""
+class _Stored(BaseModel):
+    """What is stored of an attempt: it never changes, and fields that a later version wrote are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Completion(_Stored):
+    """What the model returned. None means unknown, never zero."""
 
     text: str = ""
     truncated: bool = False
@@ -88,20 +92,16 @@ def usage(calls: Sequence[Completion]) -> dict[str, Any]:
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
-class Criterion(BaseModel):
+class Criterion(_Stored):
     """Points that a judge gave for one named requirement; `achieved` is None where it gave none."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
     achieved: Points = None
     max_points: Points = None
 
 
-class BenchmarkTimes(BaseModel):
+class BenchmarkTimes(_Stored):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
     nop_median: Seconds = None
@@ -109,10 +109,8 @@ class BenchmarkTimes(BaseModel):
     oracle_median: Seconds = None
 
 
-class Tests(BaseModel):
+class Tests(_Stored):
     """Counts of a test run on the candidate's output, and of the oracle's own failures."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     passed: Tally = 0
     failed: Tally = 0
@@ -120,22 +118,18 @@ class Tests(BaseModel):
     oracle_failed: Tally = 0
 
 
-class Snapshot(BaseModel):
+class Snapshot(_Stored):
     """Whether recorded results still hold: `status` is "passed" when they do."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     status: str | None = None
     pass_to_fail: Tally = 0
 
 
-class Judgment(BaseModel):
+class Judgment(_Stored):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
     A panel's consensus is one Judgment whose `panel` holds each member's own.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     judge: str
     judge_model: str | None = None
@@ -154,6 +148,18 @@ class Judgment(BaseModel):
     benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None
     snapshot: Snapshot | None = None
+
+
+def yes_or_no(judge: str, passed: bool, details: str, wanted: tuple[str, ...] = ()) -> Judgment:
+    """A judgment without shades: the score is 1 or 0, and what was wanted is matched or missed."""
+    return Judgment(
+        judge=judge,
+        passed=passed,
+        score=float(passed),
+        details=details,
+        matched=wanted if passed else (),
+        missed=() if passed else wanted,
+    )
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,7 @@ def _draft(schema: Schema) -> Any:
     named = schema.get("$schema")
     if named is None:
         return _DRAFTS[0]
-    known = {draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id")): draft for draft in _DRAFTS}
-    names = {str(name).rstrip("#"): draft for name, draft in known.items()}
+    names = {str(draft.ID_OF(draft.META_SCHEMA)).rstrip("#"): draft for draft in _DRAFTS}
     return names.get(named.rstrip("#")) if isinstance(named, str) else None
 
 
@@ -105,14 +104,10 @@ def _unusable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
         if key == "pattern" and isinstance(value, str):
             yield from _wrong_pattern(value, (*path, key))
         elif key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
-            if not value.startswith("#") and value.rstrip("#") not in _published():
+            if not value.startswith("#") and value.rstrip("#") not in {uri.rstrip("#") for uri in REGISTRY}:
                 yield (*path, key), f"{value!r} leads outside, and nothing is fetched; copy it into $defs"
         elif key not in _DATA:
             yield from _unusable(value, (*path, key))
-
-
-def _published() -> set[str]:
-    return {uri.rstrip("#") for uri in REGISTRY}
 
 
 def _wrong_pattern(pattern: str, path: Path) -> Iterator[tuple[Path, str]]:

@@ -34,7 +34,7 @@ def a_suite(folder: Path, test_code: str = "def test_it(): pass", **helpers: str
 
 def needs(way: Way) -> None:
     """Skip where this machine cannot do it that way."""
-    if way != "plain" and not command.probe().works:
+    if way != "plain" and not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
 
 

@@ -194,9 +194,9 @@ def _judged(result: SandboxResult, work: Work, spec: Pytest) -> Judgment:
     last_words = result.output.decode(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:]
     if not report.started:
         error = result.error or f"pytest did not start: {last_words or result.ending}"
-        return _marked(Judgment(judge="pytest", details=error, error=error), result)
+        return command.marked(Judgment(judge="pytest", details=error, error=error), result)
     died = None if report.ended and result.ending == "exited" else _how_it_died(result, spec)
-    return _marked(judgment(report, died=died, last_words=last_words), result)
+    return command.marked(judgment(report, died=died, last_words=last_words), result)
 
 
 def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
@@ -211,9 +211,3 @@ def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
             return "cancelled"
         case "exited":
             return f"the test process ended before pytest did (exit code {result.exit_code})"
-
-
-def _marked(judgment: Judgment, result: SandboxResult) -> Judgment:
-    if result.sandboxed:
-        return judgment
-    return judgment.model_copy(update={"details": f"[{command.UNSANDBOXED}] {judgment.details}"})

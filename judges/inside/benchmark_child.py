@@ -109,12 +109,15 @@ def _timed(module: ModuleType) -> Iterator[Timed]:
     """Every `time_*` function of the module and of its classes, once for each combination of its `params`."""
     for name, value in vars(module).items():
         if name.startswith("time_") and callable(value):
-            for params in _combinations(value):
-                yield _from_function(f"{module.__name__}.{name}", value, params)
+            methods = [""]
         elif isinstance(value, type) and value.__module__ == module.__name__:
-            for method in (method for method in dir(value) if method.startswith("time_")):
-                for params in _combinations(value):
-                    yield _from_method(f"{module.__name__}.{name}.{method}", value, method, params)
+            methods = [method for method in dir(value) if method.startswith("time_")]
+        else:
+            continue
+        for method in methods:
+            place = f"{module.__name__}.{name}" + (f".{method}" if method else "")
+            for params in _combinations(value):
+                yield _benchmark(place, value, method, params)
 
 
 def _combinations(holder: Any) -> list[tuple[Any, ...]]:
@@ -126,28 +129,18 @@ def _combinations(holder: Any) -> list[tuple[Any, ...]]:
     return [(value,) for value in params]
 
 
-def _from_function(name: str, function: Any, params: tuple[Any, ...]) -> Timed:
+def _benchmark(name: str, owner: Any, method: str, params: tuple[Any, ...]) -> Timed:
+    """`owner` is a function, or the class that has the method."""
+
     def prepare() -> Callable[[], object]:
-        if hasattr(function, "setup"):
-            function.setup(*params)
-        return lambda: function(*params)
-
-    return Timed(name + _in_brackets(params), prepare, getattr(function, "number", None))
-
-
-def _from_method(name: str, owner: type, method: str, params: tuple[Any, ...]) -> Timed:
-    def prepare() -> Callable[[], object]:
-        instance: Any = owner()
+        instance = owner() if method else owner
         if hasattr(instance, "setup"):
             instance.setup(*params)
-        bound = getattr(instance, method)
-        return lambda: bound(*params)
+        call = getattr(instance, method) if method else instance
+        return lambda: call(*params)
 
-    return Timed(name + _in_brackets(params), prepare, getattr(owner, "number", None))
-
-
-def _in_brackets(params: tuple[Any, ...]) -> str:
-    return f"({', '.join(map(repr, params))})" if params else ""
+    brackets = f"({', '.join(map(repr, params))})" if params else ""
+    return Timed(name + brackets, prepare, getattr(owner, "number", None))
 
 
 def _in_a_fork(

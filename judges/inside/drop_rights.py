@@ -79,8 +79,13 @@ def confine(in_child: Callable[[RightsSettings], RightsSettings]) -> None:
     try:
         become(sys.argv[2:], in_child(settings))
     except OSError as failed:
-        os.write(settings.status_fd, f"could not confine the process: {failed}".encode())
-        os._exit(1)
+        fail(settings.status_fd, failed)
+
+
+def fail(status_fd: int, failed: OSError) -> NoReturn:
+    """End this process, and tell the worker that it could not be confined."""
+    os.write(status_fd, f"could not confine the process: {failed}".encode())
+    os._exit(1)
 
 
 def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
@@ -156,9 +161,7 @@ def enter_own_user_namespace(user: int | None) -> None:
     `user` is who to be in the surrounding namespace: root would be exempt from the process limit.
     """
     if user is not None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        _change_user(user)
     # A change of user hides /proc/self from the process itself, which could then not write its own id maps.
     _prctl(_PR_SET_DUMPABLE, 1)
     outer_user, outer_group = os.geteuid(), os.getegid()
@@ -183,8 +186,7 @@ def limit_resources(settings: RightsSettings) -> None:
 
 def drop_all_capabilities() -> None:
     """Empty every capability set, the bounding set included, so that no program can bring one back."""
-    for capability in range(64):
-        _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails past the last one, which is the end
+    _bound_capabilities()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     _set_capabilities(0)
 
@@ -193,13 +195,9 @@ def become_private_user(user: int) -> None:
     """Stop being root without losing sight of an interpreter that lives in root's home: read anything, write
     nothing.
     """
-    for capability in range(64):
-        if capability != _CAP_DAC_READ_SEARCH:
-            _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    _bound_capabilities(_CAP_DAC_READ_SEARCH)
     _prctl(_PR_SET_KEEPCAPS, 1)
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+    _change_user(user)
     _set_capabilities(1 << _CAP_DAC_READ_SEARCH)
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH)
 
@@ -229,6 +227,19 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
     """Mount as mount(2) does; raises OSError naming the target."""
     encoded = (source.encode(), target.encode(), kind.encode(), flags, options.encode())
     _check(_libc().mount(*encoded), target)
+
+
+def _change_user(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _bound_capabilities(kept: int | None = None) -> None:
+    """Take every capability but one out of the bounding set."""
+    for capability in range(64):
+        if capability != kept:
+            _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails past the last one, which is the end
 
 
 def _set_capabilities(mask: int) -> None:

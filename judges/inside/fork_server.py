@@ -21,7 +21,6 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -148,7 +147,7 @@ def _serve(control: socket.socket, places: InsidePlaces) -> pytest_plugin.Pytest
             return _keep(Job.from_json(told), Descriptors(*descriptors), places)
         for descriptor in descriptors:
             os.close(descriptor)
-        _reap()
+        supervisor.reap()
 
 
 def _has_conftest(run: pytest_plugin.PytestRun) -> bool:
@@ -174,12 +173,6 @@ def _warm_up(test_file: str) -> None:
     sys.modules.pop(Path(test_file).stem, None)
 
 
-def _reap() -> None:
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def _keep(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.PytestRun:
     """Start the first process of a judgment, wait for it or end it, say how it ended; return only in the
     tests'.
@@ -196,13 +189,8 @@ def _keep(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.Py
         _, status = os.waitpid(first, 0)
         os.write(held.status, f"\n{ending} {os.waitstatus_to_exitcode(status)}".encode())
     except OSError as failed:
-        _fail(held.status, failed)
+        drop_rights.fail(held.status, failed)
     os._exit(0)
-
-
-def _fail(status: int, failed: OSError) -> NoReturn:
-    os.write(status, f"could not confine the process: {failed}".encode())
-    os._exit(1)
 
 
 def _watch(first: int, job: Job, lifeline: int) -> str:
@@ -240,7 +228,7 @@ def _be_first(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugi
                 os.close(descriptor)
             drop_rights.serve_as_first(tests)
     except OSError as failed:
-        _fail(held.status, failed)
+        drop_rights.fail(held.status, failed)
     return job.run
 
 

@@ -48,10 +48,10 @@ def kill_descendants(root: int) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         if root == os.getpid():
-            _reap()
+            reap()
 
 
-def _reap() -> None:
+def reap() -> None:
     """Collect dead children, of which those that were adopted have no other parent to do it."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

@@ -181,7 +181,7 @@ def _view_arguments(view: SandboxView, opened: ExitStack) -> tuple[list[str], li
         arguments += ["--ro-bind", str(source), place]
     descriptors = []
     for place, content in {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, **view.contents}.items():
-        descriptor = _memory_file(content, opened)
+        descriptor = memory_file(content, opened)
         descriptors.append(descriptor)
         arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), place]
     return [*arguments, "--remount-ro", "/"], descriptors
@@ -199,7 +199,8 @@ def _can_size() -> bool:
     return "--size" in told.stdout + told.stderr
 
 
-def _memory_file(content: bytes, opened: ExitStack) -> int:
+def memory_file(content: bytes, opened: ExitStack) -> int:
+    """A descriptor of a file in memory that holds the content, until `opened` is closed."""
     descriptor = os.memfd_create("content")
     opened.callback(os.close, descriptor)
     with open(descriptor, "wb", closefd=False) as file:

@@ -43,11 +43,31 @@ class Folder:
 
 
 class Supervised:
-    """A started supervisor; its lifeline tells it to end the command, and that we are gone."""
+    """A started supervisor, in a session of its own; its lifeline tells it to end the command, and that we are gone.
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
-        self.process = process
+    `keep` are descriptors that it inherits, its end of the lifeline among them; `output` gets stdout and stderr.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        output: int,
+        keep: Iterable[int],
+        lifeline: Lifeline,
+    ) -> None:
         self._lifeline = lifeline
+        self.process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=list(keep),
+            start_new_session=True,
+        )
 
     def kill(self) -> None:
         """Have the command killed with all its descendants."""
@@ -63,29 +83,6 @@ class Supervised:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
             self.process.send_signal(signal.SIGCONT)
-
-
-def start(
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    cwd: Path,
-    output: int,
-    keep: Iterable[int],
-    lifeline: Lifeline,
-) -> Supervised:
-    """Start the supervisor in a session of its own; it must have been told its end of the lifeline."""
-    process = subprocess.Popen(
-        argv,
-        env=dict(environment),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=list(keep),
-        start_new_session=True,
-    )
-    return Supervised(process, lifeline)
 
 
 def copy(source: Path, target: Path) -> Path:

@@ -15,17 +15,16 @@ from producer.importers.imported import (
     ImportedSource,
     ImportedTask,
     Refused,
-    criteria,
     file_beside,
     kind_of,
     open_source,
     slug,
+    statements_judge,
 )
 from producer.suites.yaml_file import Node
 
 _STATEMENTS = ("expectations", "assertions")
 _KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
-_GRADING = "Give a statement its point only if the output clearly satisfies it, else none."
 
 
 def convert(path: Path) -> Found:
@@ -102,13 +101,7 @@ def _statements(source: ImportedSource, node: Node, where: str, found: Found) ->
 def _judge(expected: str, statements: list[str]) -> dict[str, object]:
     if not statements:
         return {"type": "llm-rubric", "rubric": f"The output should be: {expected}"}
-    success = f"Success looks like this: {expected}\n" if expected else ""
-    return {
-        "type": "llm-rubric",
-        "rubric": f"{success}{_GRADING}\n" if success else _GRADING,
-        "pass_threshold": 1.0,
-        "criteria": criteria(statements),
-    }
+    return statements_judge(statements, f"Success looks like this: {expected}" if expected else "")
 
 
 def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> list[str]:

@@ -242,17 +242,23 @@ def text_beside(home: Path, name: str) -> str:
         raise Refused(f"{shown(name)} is not UTF-8 text") from None
 
 
-def criteria(statements: Sequence[str]) -> list[dict[str, Any]]:
-    """A rubric's criteria: one point for each statement, under a short name of its own."""
+def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, Any]:
+    """A rubric that gives one point for each statement, under a short name of its own, and wants all of them."""
+    rubric = "Give a statement its point only if the output clearly satisfies it, else none."
     taken: dict[str, int] = {}
     names = [
         numbered(slug(text) or f"statement-{number}", taken)
         for number, text in enumerate(statements, start=1)
     ]
-    return [
-        {"name": name, "max_points": 1, "description": text}
-        for name, text in zip(names, statements, strict=True)
-    ]
+    return {
+        "type": "llm-rubric",
+        "rubric": f"{before}\n{rubric}\n" if before else rubric,
+        "pass_threshold": 1.0,
+        "criteria": [
+            {"name": name, "max_points": 1, "description": text}
+            for name, text in zip(names, statements, strict=True)
+        ],
+    }
 
 
 SUITE_NAME = "suite.yaml"
@@ -284,6 +290,11 @@ def write(found: Found, folder: Path) -> Path:
     return folder / SUITE_NAME
 
 
+def suite_text(found: Found) -> str:
+    """The suite as YAML, with comments that say where each task came from and what is missing."""
+    return "".join(f"{line}\n" for line in _lines(found))
+
+
 def _dumped(value: Any) -> list[str]:
     """The lines of a value as block YAML; texts of several lines stay readable."""
     text = yaml.dump(
@@ -293,7 +304,6 @@ def _dumped(value: Any) -> list[str]:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    """The suite as YAML, with comments that say where each task came from and what is missing."""
     yield MODELINE
     yield f"# Imported from {_comment(found.source)} by `uplift import`."
     for title, items in (("Not imported", found.left_out), ("To know", found.notes)):
@@ -315,8 +325,7 @@ def _comment(text: str) -> str:
 
 
 def _fill(folder: Path, found: Found) -> None:
-    text = "".join(f"{line}\n" for line in _lines(found))
-    (folder / SUITE_NAME).write_text(text, encoding="utf-8")
+    (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
     (folder / editor_schema.FILE_NAME).write_text(editor_schema.text(), encoding="utf-8")
     for name, data in found.fixtures.items():
         place = folder / "fixtures" / name

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from producer.importers.imported import criteria
+from producer.importers.imported import statements_judge
 from producer.importers.promptfoo_checks import (
     Check,
     ContainsCheck,
@@ -76,15 +76,11 @@ def rubric_of(checks: Sequence[Check]) -> Judged | None:
     asked = [check for check in checks if isinstance(check, RubricCheck)]
     if not asked:
         return None
-    judge: dict[str, Any] = {"type": "llm-rubric"}
-    if len(asked) == 1:
-        judge["rubric"] = asked[0].text
-        if asked[0].threshold is not None and 0 <= asked[0].threshold <= 1:
-            judge["pass_threshold"] = asked[0].threshold
-    else:
-        judge["rubric"] = "Give a statement its point only if the output clearly satisfies it, else none."
-        judge["pass_threshold"] = 1.0
-        judge["criteria"] = criteria([check.text for check in asked])
+    if len(asked) > 1:
+        return Judged(statements_judge([check.text for check in asked]), {})
+    judge: dict[str, Any] = {"type": "llm-rubric", "rubric": asked[0].text}
+    if asked[0].threshold is not None and 0 <= asked[0].threshold <= 1:
+        judge["pass_threshold"] = asked[0].threshold
     return Judged(judge, {})
 
 
@@ -149,20 +145,12 @@ def _pattern(texts: list[str], ignore_case: bool, should_match: bool) -> Judged 
 
 
 def _pytest(checks: Sequence[Any], name: str, origin: str, context: dict[str, Any]) -> Judged:
-    parts = [_PREAMBLE.format(origin=_plain(origin), context=_literal(context))]
-    for number, check in enumerate(checks, start=1):
-        parts.append(_test(check, number))
+    origin = re.sub(r"[^\w ./:()-]+", " ", origin)
+    parts = [_PREAMBLE.format(origin=origin, context=ascii(json.dumps(context)))]
+    parts += [_test(check, number) for number, check in enumerate(checks, start=1)]
     file = f"test_{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')}.py"
     judge = {"type": "pytest", "test_file": f"fixtures/{file}"}
     return Judged(judge, {file: "\n\n".join(parts).encode()})
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^\w ./:()-]+", " ", text)
-
-
-def _literal(value: Any) -> str:
-    return ascii(json.dumps(value))
 
 
 def _test(check: Any, number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 
 from workers.models.http import SdkModel
-from workers.models.model import CUT, count
+from workers.models.model import CUT, tokens
 from workers.models.prices import DEFAULT_MAX_TOKENS
 
 
@@ -45,13 +45,4 @@ class Anthropic(SdkModel):
         return answer.get("stop_reason") in CUT
 
     def _usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Token counts; Anthropic's input count leaves out cached tokens, ours counts all."""
-        read = count(usage.get("cache_read_input_tokens"))
-        written = count(usage.get("cache_creation_input_tokens"))
-        plain = count(usage.get("input_tokens"))
-        return {
-            "input_tokens": None if plain is None else plain + (read or 0) + (written or 0),
-            "output_tokens": count(usage.get("output_tokens")),
-            "cache_read_tokens": read,
-            "cache_write_tokens": written,
-        }
+        return tokens(usage)

@@ -29,6 +29,7 @@ from workers.models.model import (
     CUT,
     KEYS,
     UNBILLED,
+    Model,
     ModelError,
     ModelFailed,
     ModelTimedOut,
@@ -36,6 +37,7 @@ from workers.models.model import (
     capped,
     message,
     named,
+    tokens,
 )
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
@@ -200,7 +202,11 @@ class Stream:
         if not isinstance(told, dict) or not (told or self.failed):
             calls = [(self._asked(call), _counted(call)) for call in self._calls.values()]
             return [*calls, *([(str(self._model), _NOT_TOLD)] if calls and self._waiting else [])] or None
-        totals = {name: _tokens(one, _RESULT_NAMES) for name, one in told.items() if isinstance(one, dict)}
+        totals = {
+            name: Completion.model_validate(tokens(counts, _RESULT_NAMES))
+            for name, counts in told.items()
+            if isinstance(counts, dict)
+        }
         ended = [call for call in self._calls.values() if call["stop_reason"] is not None]
         return [
             (name, part)
@@ -239,18 +245,6 @@ def skill_name(text: str) -> str:
 
 _RESULT_NAMES = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None})
-_MESSAGE_NAMES = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-
-
-def _tokens(usage: dict[str, Any], names: tuple[str, str, str, str]) -> Completion:
-    """Token counts with cached input added to the input, which the CLI leaves out of it."""
-    plain, output, read, written = (
-        value if isinstance(value := usage.get(name), int) and value >= 0 else None for name in names
-    )
-    whole = None if plain is None else plain + (read or 0) + (written or 0)
-    return Completion(
-        input_tokens=whole, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written
-    )
 
 
 def _counted(call: dict[str, Any]) -> Completion:
@@ -258,7 +252,7 @@ def _counted(call: dict[str, Any]) -> Completion:
     counts = _mapping(call.get("usage"))
     if call["stop_reason"] is None:
         counts = {**counts, "output_tokens": None}
-    return _tokens(counts, _MESSAGE_NAMES)
+    return Completion.model_validate(tokens(counts))
 
 
 def _parts(total: Completion, calls: list[Completion]) -> list[Completion]:
@@ -306,7 +300,7 @@ _NAME = re.compile(r"^name:[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _NO_KEY = "claude-code has no key; set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN by `claude setup-token`"
 
 
-class ClaudeCode:
+class ClaudeCode(Model):
     """One agent run per question, each a process of its own."""
 
     def __init__(self, name: str, settings: ModelSettings) -> None:
@@ -318,7 +312,7 @@ class ClaudeCode:
         if not any(os.environ.get(name) for name in KEYS["claude-code"]):
             raise ModelFailed(_NO_KEY, hopeless=True)
         async with folders(request) as places:
-            argv = await asyncio.to_thread(self._confined, program, request, places)
+            argv = await asyncio.to_thread(confined, [program, *self.arguments(request)], request, places)
             stream = Stream(None if request.skill is None else await asyncio.to_thread(_names, request.skill))
             try:
                 async with asyncio.timeout(own_deadline(request)):
@@ -336,9 +330,6 @@ class ClaudeCode:
                     error.completion = self._completion(stream)
                 raise error
             return self._completion(stream)
-
-    async def close(self) -> None:
-        pass
 
     def arguments(self, request: Request) -> list[str]:
         """The CLI's arguments; only --plugin-dir tells the arms apart, and nothing in prepend mode."""
@@ -361,15 +352,6 @@ class ClaudeCode:
 
     def _params(self, request: Request) -> dict[str, Any]:
         return {**self.settings.params, **request.params}
-
-    def _confined(self, program: str, request: Request, places: AgentFolders) -> list[str]:
-        return confined(
-            [program, *self.arguments(request)],
-            sandbox=request.sandbox,
-            workspace=places.workspace,
-            home=places.home,
-            skill=request.skill,
-        )
 
     def _environment(self, request: Request, places: AgentFolders) -> dict[str, str]:
         environment = {

@@ -94,11 +94,12 @@ class Request:
 
 
 class Model(Protocol):
-    """Anything that completes a request."""
+    """Anything that completes a request; `close` lets go of connections, which most models have none of."""
 
     async def complete(self, request: Request) -> Completion: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 # Which environment variables hold a model's key, by kind; any of them will do.
@@ -188,6 +189,22 @@ def named(value: object) -> str | None:
 def count(value: Any) -> int | None:
     """A token count as the provider gave it, or None where it gave none that can be."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
+
+
+MESSAGE_USAGE = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def tokens(
+    usage: Mapping[str, Any], names: tuple[str, str, str, str] = MESSAGE_USAGE
+) -> dict[str, int | None]:
+    """Token counts that are written as Anthropic does, which leaves cached input out of the input; ours counts all."""
+    plain, output, read, written = (count(usage.get(name)) for name in names)
+    return {
+        "input_tokens": None if plain is None else plain + (read or 0) + (written or 0),
+        "output_tokens": output,
+        "cache_read_tokens": read,
+        "cache_write_tokens": written,
+    }
 
 
 def message(text: str, environment: Mapping[str, str] | None = None) -> str:
