@@ -204,9 +204,7 @@ class Contest:
         return self.versions[role]
 
     def try_out(self) -> None:
-        """Run what the suite brings once, before the candidate is there to break it: who breaks later is not the
-        suite.
-        """
+        """Run all of the suite's own code once, without the candidate: if it breaks later, the candidate did it."""
         original, oracle = self.versions["original"], self.versions.get("oracle")
         if original.holds["snapshot"]:
             self.expected = _items(original.ask(do="snapshot")["value"])

@@ -143,9 +143,7 @@ def become(argv: list[str], settings: RightsSettings) -> None:
 
 
 def _stay_first_process(settings: RightsSettings) -> RightsSettings:
-    """Return in a child: a first process that ran the command could not be ended by the command's own
-    signals.
-    """
+    """Return in a child: the kernel keeps a process's own signals from ending it where it is the first."""
     child = os.fork()
     if child != 0:
         os.close(settings.report_fd)
@@ -192,9 +190,7 @@ def drop_all_capabilities() -> None:
 
 
 def become_private_user(user: int) -> None:
-    """Stop being root without losing sight of an interpreter that lives in root's home: read anything, write
-    nothing.
-    """
+    """Become a user who reads everything, as an interpreter may live in root's home, and writes nothing."""
     _bound_capabilities(_CAP_DAC_READ_SEARCH)
     _prctl(_PR_SET_KEEPCAPS, 1)
     _change_user(user)

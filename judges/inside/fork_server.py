@@ -174,9 +174,7 @@ def _warm_up(test_file: str) -> None:
 
 
 def _keep(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.PytestRun:
-    """Start the first process of a judgment, wait for it or end it, say how it ended; return only in the
-    tests'.
-    """
+    """Start a judgment's first process, wait for it or end it, report how it ended; only the tests return."""
     try:
         drop_rights.die_with_parent()
         drop_rights.unshare(drop_rights.CLONE_NEWPID)

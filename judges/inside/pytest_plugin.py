@@ -21,16 +21,9 @@ REPORT_FD = 3
 MAX_LINE_CHARACTERS = 300
 # What the tests print goes to a pipe that somebody bounds; no plugin that writes files or only serves a
 # terminal.
-_OPTIONS: tuple[str, ...] = (
-    "--capture=no",
-    "--tb=short",
-    "--quiet",
-    "--no-header",
-    "--no-summary",
-    "--strict-markers",
-)
-_OPTIONS += tuple(
-    f"-pno:{plugin}" for plugin in ("cacheprovider", "stepwise", "junitxml", "pastebin", "faulthandler")
+_OPTIONS = (
+    *("--capture=no", "--tb=short", "--quiet", "--no-header", "--no-summary", "--strict-markers"),
+    *("-pno:cacheprovider", "-pno:stepwise", "-pno:junitxml", "-pno:pastebin", "-pno:faulthandler"),
 )
 
 
@@ -46,9 +39,7 @@ class PytestRun:
 
 
 def run(settings: PytestRun, report: int = REPORT_FD) -> None:
-    """Run the tests; the report says "start" before anything of the suite is read and "end" after pytest is
-    done.
-    """
+    """Run the tests; report "start" before anything of the suite is read, and "end" after pytest is done."""
     plugin = Reporter(settings.nonce, report)
     make_importable(settings)
     plugin.tell("start")

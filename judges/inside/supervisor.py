@@ -154,9 +154,7 @@ def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.Right
 
 
 def _may_change_user() -> bool:
-    """Whether this root has the rights, and the user ids, to become somebody else: a container may withhold
-    either.
-    """
+    """Whether this root may become another user: a container may withhold the right, or the user ids."""
     if sys.platform != "linux":
         return False
     status = Path("/proc/self/status").read_text().split()
@@ -170,9 +168,7 @@ def _may_change_user() -> bool:
 
 
 def _tasks_of_user() -> int:
-    """Threads of all processes of this user, which is what the process limit counts; 0 where /proc does not
-    tell.
-    """
+    """Count this user's threads, which the process limit counts too; 0 where /proc does not tell."""
     me = os.getuid()
     tasks = 0
     with suppress(OSError):

@@ -29,6 +29,12 @@ WORK = "/sandbox/work"
 TMP = "/sandbox/tmp"  # besides /tmp, which an interpreter may live under
 EMPTY = (WORK, TMP, "/tmp", "/dev/shm")
 SMALL_FILESYSTEM_BYTES = 128 * 1024 * 1024
+# Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for. It is also
+# not told to die with its parent: killed while it starts, it would leave a child that waits for ever.
+_NAMESPACES = (
+    *("--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"),
+    *("--as-pid-1", "--new-session", "--cap-drop", "ALL"),
+)
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "ssl", "mime.types")
 _PASSWD = f"nobody:x:{NOBODY}:{NOBODY}:nobody:{WORK}:/bin/sh\n".encode()
@@ -90,7 +96,9 @@ def start(
         info, told = _pipe(opened)
         block, unblock = _pipe(opened)
         arguments, memory_files = _view_arguments(view, opened)
-        command = [executable() or "bwrap", *_namespace_arguments(capabilities), "--info-fd", str(told)]
+        command = [executable() or "bwrap", *_NAMESPACES, "--info-fd", str(told)]
+        for capability in capabilities:
+            command += ["--cap-add", capability]
         if user is not None:
             command += ["--userns-block-fd", str(block)]
         process = subprocess.Popen(
@@ -144,17 +152,6 @@ def python_folders() -> list[str]:
     real = [os.path.realpath(folder) for folder in named]
     # Parents first: mounting them later would hide what was mounted below them.
     return sorted({folder for folder in named + real if folder not in ("/", "/usr")})
-
-
-def _namespace_arguments(capabilities: Iterable[str]) -> list[str]:
-    arguments = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"]
-    # Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for.
-    # It is also not told to die with its parent: killed while it starts, it would leave a child that waits
-    # for ever.
-    arguments += ["--as-pid-1", "--new-session", "--cap-drop", "ALL"]
-    for capability in capabilities:
-        arguments += ["--cap-add", capability]
-    return arguments
 
 
 def _view_arguments(view: SandboxView, opened: ExitStack) -> tuple[list[str], list[int]]:

@@ -171,7 +171,11 @@ def readable(source: Path, user: int | None, held: ExitStack) -> Path:
 
 def open_to_all(source: Path) -> bool:
     """Whether every user may read a file, or all of a folder."""
-    return all(map(_readable_by_all, [source, *source.rglob("*")]))
+    for path in (source, *source.rglob("*")):
+        wanted = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+        if not path.is_symlink() and path.stat().st_mode & wanted != wanted:
+            return False
+    return True
 
 
 def open_copy(source: Path, target: Path) -> Path:
@@ -231,7 +235,7 @@ def _start(
         places = (bubblewrap.INPUTS, bubblewrap.CODE, bubblewrap.WORK, bubblewrap.TMP)
     else:
         folder = without_bubblewrap.Folder(command.inputs, inside_code())
-        held.callback(folder.remove)
+        held.callback(remove_folder.remove, folder.path)
         program, more = "supervisor", {"folder": str(folder.path)}
         places = (str(folder.inputs), str(folder.code), str(folder.work), str(folder.tmp))
     inputs, code, work, tmp = places
@@ -278,9 +282,7 @@ def settings(limits: SandboxLimits, seconds: float, **more: Any) -> RightsSettin
 
 
 def environment(work: str, tmp: str) -> dict[str, str]:
-    """A clean environment: where things are, and one thread for numerical libraries that would take every
-    core.
-    """
+    """A clean environment: where things are, and one thread for libraries that would use every core."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
     own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": work, "TMPDIR": tmp, "LANG": "C.UTF-8", **threads}
     return own | {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -295,13 +297,6 @@ def marked(judgment: Judgment, result: SandboxResult) -> Judgment:
 
 def _resolved(value: str | Input, root: str) -> str:
     return f"{root}/{value.place}" if isinstance(value, Input) else value
-
-
-def _readable_by_all(path: Path) -> bool:
-    if path.is_symlink():
-        return True
-    mode = path.stat().st_mode
-    return bool(mode & stat.S_IROTH) and (not path.is_dir() or bool(mode & stat.S_IXOTH))
 
 
 def _start_error(taps: Taps) -> str | None:

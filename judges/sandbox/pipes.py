@@ -72,9 +72,7 @@ class Pipe(_Ends):
 
 
 class Lifeline(_Ends):
-    """A pipe to a child that says two things: a byte tells it to end its work, the end of the stream that we
-    are gone.
-    """
+    """A pipe to a child: a byte tells it to end its work, the end of the stream tells it that we are gone."""
 
     @property
     def read_end(self) -> int:

@@ -243,9 +243,7 @@ def close() -> None:
 
 
 class _Pool:
-    """The zygotes of this process, the most recently used last; `why_not` is set once the construction
-    failed.
-    """
+    """The zygotes of this process, the most recently used last; `why_not` is set when none could be started."""
 
     def __init__(self) -> None:
         self.why_not = ""

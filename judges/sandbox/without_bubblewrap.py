@@ -18,9 +18,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class Folder:
-    """A private folder: inputs (copies, so that the originals stay as they are), our code, and room for the
-    command.
-    """
+    """A private folder with copies of the inputs, our code, and folders that the command may write to."""
 
     def __init__(self, inputs: Mapping[str, bytes | Path], code: Mapping[str, bytes]) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="uplift-"))
@@ -34,12 +32,8 @@ class Folder:
             for name, content in code.items():
                 _put(content, self.code / name)
         except OSError:
-            self.remove()
+            remove_folder.remove(self.path)
             raise
-
-    def remove(self) -> None:
-        """Delete the folder, including what the command made unreadable to its own user or nested without end."""
-        remove_folder.remove(self.path)
 
 
 class Supervised:

@@ -10,10 +10,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -111,11 +110,10 @@ class Found:
         source: ImportedSource,
         node: Node,
         known: Collection[str],
-        *,
         named: Callable[[str], str] = str,
-        reasons: Mapping[str, str] = MappingProxyType({}),
+        **reasons: str,
     ) -> None:
-        """Note every key of a mapping that is not among the known ones, and the reason, which some have."""
+        """Note every key of a mapping that is not among the known ones, and its reason where it has one."""
         for key, part in node.children.items() if isinstance(node.children, dict) else ():
             if key not in known:
                 why = reasons.get(key, "Uplift has no such setting")

@@ -17,7 +17,7 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers import promptfoo_judges
+from producer.importers import promptfoo_checks
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
@@ -29,8 +29,7 @@ from producer.importers.imported import (
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, check_of, rendered
-from producer.importers.promptfoo_judges import Judged
+from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered
 from producer.suites import json_file, yaml_file
 from producer.suites.yaml_file import Node
 
@@ -176,7 +175,7 @@ class PromptfooConfig:
         return target.value
 
 
-_REASONS = {"threshold": "every assertion must hold here"}
+_ALL_HOLD = "every assertion must hold here"
 _TEST_KEYS = ("description", "vars", "assert", "prompts")
 _ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
 
@@ -243,7 +242,7 @@ class _Cases:
         assertions: list[Assertion] = []
         for owner, holder in (*holders, (source, node)):
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            self._found.leave_out_settings(owner, holder, _TEST_KEYS, reasons=_REASONS)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
@@ -277,7 +276,7 @@ class _Cases:
             self._found.leave_out("task", test.place, what, why)
             return
         self._used.update(checks)
-        seconds = promptfoo_judges.timeout_of(list(checks.values()))
+        seconds = promptfoo_checks.timeout_of(list(checks.values()))
         for id_, judge in judged:
             fields: dict[str, Any] = {"id": id_}
             if test.description:
@@ -292,10 +291,10 @@ class _Cases:
             self._found.tasks.append(ImportedTask(origin, fields))
 
     def _judges(self, checks: list[Check], test: Test, context: dict[str, Any]) -> list[tuple[str, Judged]]:
-        deterministic = promptfoo_judges.needs_no_model(checks)
+        deterministic = promptfoo_checks.needs_no_model(checks)
         id_ = self._found.new_id(test.name) if deterministic else ""
-        judged = promptfoo_judges.deterministic_of(checks, id_, test.place, context)
-        rubric = promptfoo_judges.rubric_of(checks)
+        judged = promptfoo_checks.deterministic_of(checks, id_, test.place, context)
+        rubric = promptfoo_checks.rubric_of(checks)
         found = [(id_, judged)] if judged is not None else []
         if rubric is not None:
             found.append((self._found.new_id(f"{test.name}-rubric" if judged else test.name), rubric))

@@ -44,5 +44,4 @@ class Anthropic(SdkModel):
     def _is_cut(self, answer: dict[str, Any]) -> bool:
         return answer.get("stop_reason") in CUT
 
-    def _usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return tokens(usage)
+    _usage = staticmethod(tokens)

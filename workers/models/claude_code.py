@@ -156,16 +156,6 @@ class Stream:
         return len(self._calls) or None
 
     @property
-    def served(self) -> str | None:
-        """Who answered, by the replies' own words; sub-agents may have models of their own."""
-        return ", ".join(sorted(filter(None, self._served))) or None
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the answer was cut: out of turns, out of tokens, or stopped from outside."""
-        return self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
-
-    @property
     def failed(self) -> bool:
         """Whether the CLI says that it gave no answer."""
         return self.result is not None and bool(self.result.get("is_error"))
@@ -219,11 +209,29 @@ class Stream:
         served = str(call.get("model"))
         return served if served in known else self._model or served
 
-    @property
-    def told(self) -> str:
-        """What the CLI says of the run, in its own words."""
-        final = (self.result or {}).get("result")
-        return final if isinstance(final, str) and final else str((self.result or {}).get("errors", ""))
+    def completion(self, settings: ModelSettings) -> Completion:
+        """What was said and spent; the CLI's own cost is not used, it prices unknown models like Opus."""
+        text, cut = capped(self.text)
+        # Out of turns, out of tokens, or stopped from outside.
+        unfinished = self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
+        used = self.used
+        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
+        parts = [priced(spent, spec, settings) for spec, (_, spent) in zip(specs, used or (), strict=True)]
+        total = usage([UNBILLED] if used == [] else parts)
+        known = bool(parts) and total["cost_usd"] is not None
+        return Completion(
+            text=text,
+            truncated=cut or unfinished,
+            **total,
+            cost_source=parts[0].cost_source if known else None,
+            unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
+            turns=self.turns,
+            skill_invoked=self.skill_invoked,
+            agent_version=self.version,
+            # By the replies' own words; sub-agents may have models of their own.
+            served_model=", ".join(sorted(filter(None, self._served))) or None,
+            warnings=self.warnings,
+        )
 
     def error(self, finished: EndedProgram) -> ModelError | None:
         """Why the run gave no answer, or None where it did."""
@@ -232,9 +240,12 @@ class Stream:
             return ModelFailed(message(f"claude ended without a result ({how}): {finished.errors}"))
         if self._answered:
             return None
-        status = self.hopeless_status or (self.result or {}).get("api_error_status")
-        hopeless = status in HOPELESS or any(sign in self.told for sign in _NO_ACCESS)
-        words = f"claude failed{f' with HTTP {status}' if status else ''}: {self.told or self._said}"
+        result = self.result or {}
+        final = result.get("result")
+        complaint = final if isinstance(final, str) and final else str(result.get("errors", ""))
+        status = self.hopeless_status or result.get("api_error_status")
+        hopeless = status in HOPELESS or any(sign in complaint for sign in _NO_ACCESS)
+        words = f"claude failed{f' with HTTP {status}' if status else ''}: {complaint or self._said}"
         return ModelFailed(message(words), hopeless=hopeless)
 
 
@@ -324,12 +335,12 @@ class ClaudeCode(Model):
                         on_line=stream.read,
                     )
             except TimeoutError:
-                raise ModelTimedOut(self._completion(stream)) from None
+                raise ModelTimedOut(stream.completion(self.settings)) from None
             if (error := stream.error(finished)) is not None:
                 if stream.used is not None:
-                    error.completion = self._completion(stream)
+                    error.completion = stream.completion(self.settings)
                 raise error
-            return self._completion(stream)
+            return stream.completion(self.settings)
 
     def arguments(self, request: Request) -> list[str]:
         """The CLI's arguments; only --plugin-dir tells the arms apart, and nothing in prepend mode."""
@@ -365,29 +376,6 @@ class ClaudeCode(Model):
         if max_tokens := self._params(request).get("max_tokens"):
             environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(max_tokens)
         return environment
-
-    def _completion(self, stream: Stream) -> Completion:
-        """What was said and spent; the CLI's own cost is not used, it prices unknown models like Opus."""
-        text, cut = capped(stream.text)
-        used = stream.used
-        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
-        parts = [
-            priced(tokens, spec, self.settings) for spec, (_, tokens) in zip(specs, used or (), strict=True)
-        ]
-        total = usage([UNBILLED] if used == [] else parts)
-        known = bool(parts) and total["cost_usd"] is not None
-        return Completion(
-            text=text,
-            truncated=cut or stream.unfinished,
-            **total,
-            cost_source=parts[0].cost_source if known else None,
-            unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
-            turns=stream.turns,
-            skill_invoked=stream.skill_invoked,
-            agent_version=stream.version,
-            served_model=stream.served,
-            warnings=stream.warnings,
-        )
 
 
 def _names(skill: Path) -> list[str]:

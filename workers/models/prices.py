@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from judges.judgment import Completion
+from workers.models import sim
 from workers.store.messages import ModelSettings, Price
 
 _PROVIDERS = {
@@ -66,8 +67,6 @@ def first_estimate(
     if kind in ("mock", "replay"):
         return 0.0
     if kind == "sim":
-        from workers.models import sim
-
         return sim.parse(name).cost
     if (prices := unit_prices(spec, settings)) is None:
         return None
