@@ -1,4 +1,4 @@
-"""What a model returned, what a judge said of it, and what all judges share: shapes, and the second they may take.
+"""The shapes of completions and judgments, and the time limit that all judges of text share.
 
 A judge that has no process of its own gets one second for an output; after that the output has failed. The second is
 processor time of the judging thread: an honest output must not fail because others keep the machine busy. Nothing
@@ -86,7 +86,7 @@ class Completion(_Stored):
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens and cost of several calls together; unknown as soon as one of them is, because then the sum is."""
+    """Add up tokens and cost of several calls; a sum is None where one of its parts is unknown."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd")
     parts = {name: [getattr(call, name) for call in calls] for name in names}
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
@@ -195,7 +195,7 @@ _deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 class TooSlow(Exception):
-    """The time was up before it was known whether an output is good."""
+    """A judge used its second without a result."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""JSON Schemas that may come from strangers: checked before use, and applied against the clock.
+"""Check and apply JSON Schemas that strangers may have written, within a time limit.
 
 Nothing is ever fetched: a `$ref` must lead to the schema itself or to a published meta-schema. Patterns are
 matched with a time limit, and so is the whole check, because a few dozen references can ask for billions of
@@ -37,7 +37,7 @@ _DRAFTS = (
 
 
 def wrong_schema(schema: Schema) -> Iterator[tuple[Path, str]]:
-    """What is wrong with a schema: where in it, and what; nothing where it can be used."""
+    """Yield every fault of a schema, as its place and what is wrong there; none where it can be used."""
     draft = _draft(schema)
     if draft is None:
         yield ("$schema",), "unknown draft; leave it out, or name a draft from 4 to 2020-12"
@@ -86,7 +86,7 @@ def _draft(schema: Schema) -> Any:
 
 
 def _unusable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Patterns that cannot be used, and references that lead elsewhere, wherever they stand."""
+    """Yield patterns that cannot be used and references that lead out of the schema, at any depth."""
     if isinstance(part, list):
         for index, item in enumerate(part):
             yield from _unusable(item, (*path, index))

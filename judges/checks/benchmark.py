@@ -30,7 +30,7 @@ _DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
 
 
 async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Judgment:
-    """Failed when the output's code breaks, fails a test or is slower; an error when the suite's breaks."""
+    """Judge by the measured speedup: broken, failing or slower code fails; broken code of the suite is an error."""
     # Millions of lines take a while, during which others may have their turn.
     code = (await asyncio.to_thread(code_of, completion.text)).encode("utf-8", "replace")
     files = [spec.benchmark_file, spec.original_file, *([spec.oracle_file] if spec.oracle_file else [])]
@@ -50,7 +50,7 @@ async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Jud
 
 
 def code_of(text: str) -> str:
-    """The last fenced block that defines something, else the last fenced block, else the whole text."""
+    """Find the code in an output: the last fenced block with a definition, else the last block, else the whole text."""
     blocks = _fenced_blocks(text)
     defining = [block for block in blocks if _DEFINES.search(block)]
     return (defining or blocks or [text])[-1]

@@ -1,4 +1,4 @@
-"""Check that an output is a given text, give or take what the task says does not count."""
+"""Check that an output equals a given text; the task says whether case and white space count."""
 
 from __future__ import annotations
 

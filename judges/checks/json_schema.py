@@ -35,7 +35,7 @@ def judged(schema: safe_schemas.Schema, text: str) -> Judgment:
 
 
 def _deeper(value: Any, most: int) -> bool:
-    """Whether lists and objects stand more than so many levels inside each other; without recursion."""
+    """Whether lists and objects are nested more than `most` levels deep; found without recursion."""
     level = [value] if isinstance(value, list | dict) else []
     for _ in range(most):
         inside = (part.values() if isinstance(part, dict) else part for part in level)

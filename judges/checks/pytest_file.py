@@ -1,5 +1,4 @@
-"""Run a suite's test file against an output, in a sandbox, and judge by what our own plugin reports of each
-test.
+"""Run a suite's test file against an output, in a sandbox, and judge by what our plugin reports of each test.
 
 The output is a read-only file named in `AI_OUTPUT_FILE`; files that an agent left are read-only in
 `AI_WORKSPACE`. The tests run in an empty folder of their own, may import what this environment has and what

@@ -1,4 +1,4 @@
-"""Hold one version of the code under test in an interpreter of its own, and run benchmarks on demand.
+"""Load one version of the code under test into an interpreter of its own, and run benchmarks on request.
 
 Runs as a script inside the sandbox, once per version: `benchmark_child.py SOLUTION BENCHMARKS`. It imports
 the solution, then the benchmark file, and answers one JSON line per request. Every test, snapshot and timed
@@ -32,7 +32,7 @@ _PR_SET_DUMPABLE = 4
 
 @dataclass(frozen=True)
 class Timed:
-    """One benchmark: what to call before each batch, what to time, and how often if the file says so."""
+    """One benchmark: `prepare` sets up a batch and returns the call to time; `number` is how often, if given."""
 
     name: str
     prepare: Callable[[], Callable[[], object]]
@@ -67,7 +67,7 @@ def main(solution: str, benchmarks: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    _hide_from_siblings()
+    hide_from_siblings()
     # Helper modules may lie beside the benchmark file; at the end, so that they cannot stand in for others.
     sys.path.append(str(Path(benchmarks).parent))
     try:
@@ -89,7 +89,7 @@ def main(solution: str, benchmarks: str) -> None:
         _in_a_fork(line, line.receive(), timed, tests, snapshot)
 
 
-def _hide_from_siblings() -> None:
+def hide_from_siblings() -> None:
     """Keep other processes of the same user out of this one's memory and file descriptors (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -191,7 +191,7 @@ def _tested(test: Callable[[], object]) -> dict[str, str]:
 
 
 def _why(broken: BaseException) -> str:
-    """Type and message of an exception; a bare assertion is told by its line."""
+    """Type and message of an exception; the source line where an assertion has no message."""
     message = str(broken)
     if not message and (frames := traceback.extract_tb(broken.__traceback__)):
         message = frames[-1].line or ""

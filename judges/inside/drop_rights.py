@@ -50,16 +50,16 @@ _CAPABILITY_VERSION = 0x20080522
 
 @dataclass(frozen=True)
 class RightsSettings:
-    """What a process that confines itself is told. `user` None keeps the user."""
+    """Limits, descriptors and user of a process that confines itself. With `user` None it keeps its user."""
 
     memory_bytes: int
     processes: int
     file_bytes: int
     open_files: int
     cpu_seconds: int
-    report_fd: int
-    status_fd: int
-    lifeline_fd: int
+    report_fd: int = -1
+    status_fd: int = -1
+    lifeline_fd: int = -1
     user: int | None = None
     namespace: bool = False
     folder: str | None = None
@@ -112,7 +112,7 @@ def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
 
 
 def become(argv: list[str], settings: RightsSettings) -> None:
-    """Confine, say so, and replace this process; the report descriptor becomes number 3."""
+    """Confine this process, write "started", and execute `argv`; the report descriptor becomes number 3."""
     if settings.namespace:
         enter_own_user_namespace(settings.user)
     limit_resources(settings)
@@ -199,7 +199,7 @@ def become_private_user(user: int) -> None:
 
 
 def forbid_new_privileges() -> None:
-    """A set-user-id program gives nothing from here on."""
+    """Forbid new privileges: from here on, set-user-id programs run without their owner's rights."""
     if sys.platform == "linux":
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 

@@ -1,5 +1,4 @@
-"""Run one test file under pytest and write down, line by line, what became of each test: runs inside the
-sandbox.
+"""Run one test file under pytest, inside the sandbox, and write one line of JSON for the outcome of each test.
 
 Every line carries the judgment's nonce, so that a stray write to the report is not mistaken for one. Code in
 the same process that sets out to forge a line can find the nonce: this stops accidents and `os._exit`, not a
@@ -64,7 +63,7 @@ def make_importable(settings: PytestRun) -> None:
 
 
 class Reporter:
-    """A pytest plugin that tells outcomes as they come: what is told stays told if the process dies."""
+    """A pytest plugin that writes each outcome at once, so that the lines remain if the process dies."""
 
     def __init__(self, nonce: str, report: int) -> None:
         self.nonce = nonce

@@ -1,4 +1,4 @@
-"""Without bubblewrap: stay behind as the parent of a confined command, and see to it that nothing of it remains.
+"""Without bubblewrap: be the parent of a confined command, and kill everything that it started when it ends.
 
 Orphans of the command come back to this process (Linux), so a daemonised child dies too. When the worker goes
 away, however it ended, the lifeline closes: the command is killed and its private folder removed. A command
@@ -42,7 +42,7 @@ def resident_bytes(processes: Iterable[int]) -> int:
 
 
 def kill_descendants(root: int) -> None:
-    """Kill until none is left: a process that forks while it is being counted is met in the next round."""
+    """Kill all descendants, in rounds until none is left: a process may fork while they are listed."""
     while living := descendants(root):
         for process in living:
             with suppress(ProcessLookupError, PermissionError):
@@ -144,7 +144,7 @@ def _worker_is_gone(lifeline: int) -> bool:
 
 
 def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.RightsSettings:
-    """A user of its own where this is root; else a process limit on top of what the user already runs."""
+    """Settings for this child: as root a user of its own; else a process limit above what the user already runs."""
     if os.geteuid() == 0 and _may_change_user():
         user = drop_rights.FIRST_PRIVATE_UID + os.getpid()
         for name in WRITABLE if settings.folder else ():

@@ -43,7 +43,7 @@ _GROUP = f"nogroup:x:{NOBODY}:\n".encode()
 
 @dataclass(frozen=True)
 class SandboxView:
-    """What a sandbox is given on top of the system, read-only, by place; `folders` are empty ones."""
+    """Files and folders that a sandbox sees besides the system, read-only, by path; `folders` are empty ones."""
 
     binds: Mapping[str, Path]
     contents: Mapping[str, bytes]
@@ -87,7 +87,7 @@ def start(
     capabilities: Iterable[str] = (),
     keep: Iterable[int] = (),
 ) -> Sandboxed:
-    """Start `argv` inside, as the first process there. To end with this process is up to it.
+    """Start `argv` inside, as the first process there; it must itself end when this process ends.
 
     `user` is a second user id that exists inside, for a root worker's command to become; `keep` are
     descriptors that the command inherits; `output` gets stdout and stderr.
@@ -131,7 +131,7 @@ def start(
 
 @functools.cache
 def python() -> str:
-    """Path of this interpreter that holds inside, too: without the `..` of one that was started by `../venv`."""
+    """Path of this interpreter, valid inside too: an interpreter started as `../venv/…` has its `..` resolved."""
     named = Path(sys.executable)
     return str(named.parent.resolve() / named.name) if ".." in named.parts else sys.executable
 

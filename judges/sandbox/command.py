@@ -1,4 +1,4 @@
-"""Run a command that nobody vouches for, bounded in what it can see, change and use; it ends with all its children.
+"""Run an untrusted command that can see, change and use little, and end it with all its children.
 
     command = SandboxCommand(
         [sys.executable, "-I", Input("bench.py"), Input("fixtures/data.csv")],
@@ -115,7 +115,7 @@ class SandboxResult:
 
 @dataclass(frozen=True)
 class Confinement:
-    """How commands are held on this machine: with bubblewrap, or `why_not`.
+    """How commands are confined on this machine: with bubblewrap, or `why_not`.
 
     `user` is whom a root worker's commands become.
     """
@@ -152,7 +152,7 @@ def run_blocking(
 
 @functools.cache
 def inside_code() -> dict[str, bytes]:
-    """Our modules that run inside, by their place under a folder of their own: a package without the rest of it."""
+    """The source of our modules that run inside, by path: a package `judges` that holds only `inside`."""
     modules = Path(remove_folder.__file__).parent.glob("*.py")
     return {
         "judges/__init__.py": b"",
@@ -191,7 +191,7 @@ def open_copy(source: Path, target: Path) -> Path:
 def _watch(
     started: Sandboxed | Supervised, command: SandboxCommand, taps: Taps, cancelled: threading.Event
 ) -> tuple[Ending, float]:
-    """Wait for the command to end or to go over a bound: which it was, and its seconds."""
+    """Wait until the command ends or goes over a bound; returns which, and its seconds."""
     began, allowed, running = time.monotonic(), START_SECONDS, False
     process = started.process
     with ExitStack() as held:
@@ -289,7 +289,7 @@ def environment(work: str, tmp: str) -> dict[str, str]:
 
 
 def marked(judgment: Judgment, result: SandboxResult) -> Judgment:
-    """The judgment of a command's result; its details say where bubblewrap did not hold the command."""
+    """Say so in a judgment's details where the command ran without bubblewrap."""
     if result.sandboxed:
         return judgment
     return judgment.model_copy(update={"details": f"[{UNSANDBOXED}] {judgment.details}"})
@@ -327,7 +327,7 @@ async def run(command: SandboxCommand, sandbox: Sandbox = "auto") -> SandboxResu
 
 
 def confinement(sandbox: Sandbox) -> Confinement:
-    """How to hold a command under this setting; warns once a process when it must do without bubblewrap.
+    """How to confine a command under this setting; warns once a process where bubblewrap is not used.
 
     Takes a while on first use, so call it from a thread. Raises SandboxUnavailable.
     """
@@ -343,7 +343,7 @@ def confinement(sandbox: Sandbox) -> Confinement:
 
 @functools.cache
 def probe() -> Confinement:
-    """How bubblewrap works here, if it does: tried by running this Python in it, once a process."""
+    """Find out whether bubblewrap works here by running this Python in it, once a process."""
     if sys.platform != "linux":
         return Confinement(bubblewrap=False, why_not="bubblewrap needs Linux")
     if bubblewrap.executable() is None:

@@ -84,7 +84,7 @@ class Lifeline(_Ends):
         self._close("read")
 
     def tell_to_end(self) -> None:
-        """Say it, if the child is still there to hear it."""
+        """Tell the child to end its work, if it still runs."""
         if "write" in self._open:
             with suppress(BrokenPipeError):
                 os.write(self._open["write"], b"x")
@@ -95,7 +95,7 @@ class Lifeline(_Ends):
 
 
 class Taps:
-    """What a command in a sandbox writes to, each bounded, and the lifeline that it is held by."""
+    """The bounded pipes that a command in a sandbox writes to, and its lifeline."""
 
     def __init__(self, output_bytes: int, report_bytes: int, held: ExitStack) -> None:
         self.output = held.enter_context(Pipe(output_bytes))

@@ -72,9 +72,7 @@ class Work:
         test_file = f"{_FIXTURES}/{self.test_file}"
         return fork_server.Job(
             run=PytestRun(test_file, _FIXTURES, f"{_WARM_UP}/pytest.ini", self.nonce, self.packages),
-            limits=command.settings(
-                self.limits, self.timeout_seconds, report_fd=-1, status_fd=-1, lifeline_fd=-1
-            ),
+            limits=command.settings(self.limits, self.timeout_seconds),
             timeout_seconds=self.timeout_seconds,
             output_file=f"{_OUTPUT}/output.txt",
         )
@@ -161,7 +159,7 @@ class Zygote:
         taps.handed_over()
 
     def _follow(self, work: Work, taps: Taps, cancelled: threading.Event) -> None:
-        """Collect what a judgment writes until its keeper is gone, which it is after all else of it."""
+        """Collect what a judgment writes until its keeper, the last of its processes, has ended."""
         latest = time.monotonic() + work.timeout_seconds + command.START_SECONDS
         while taps.status.read_end is not None:
             taps.wait((), command.TICK_SECONDS)
@@ -193,7 +191,7 @@ def _places(confinement: Confinement) -> fork_server.InsidePlaces:
 
 
 def _ended(status: bytes) -> tuple[Ending, int]:
-    """How a judgment ended, as its keeper told; raises ZygoteBroken when it told nothing."""
+    """How a judgment ended, from its keeper's status line; raises ZygoteBroken where there is none."""
     begun, _, told = status.decode(errors="replace").partition("\n")
     if begun.startswith("could not"):
         raise ConstructionFailed(begun)
@@ -212,34 +210,29 @@ _log = logging.getLogger(__name__)
 
 def run(work: Work, confinement: Confinement, cancelled: threading.Event) -> SandboxResult | None:
     """Run the tests in a fork of a zygote; None when there is no working one, and a fresh sandbox must do."""
-    pool = _pool()
+    zygotes = pool()
     for _ in range(_MAX_TRIES):
-        if pool.why_not:
+        if zygotes.why_not:
             return None
         try:
-            found = pool.take(work.fixtures, confinement)
+            found = zygotes.take(work.fixtures, confinement)
             try:
                 return found.run(work, cancelled)
             except ZygoteBroken as broken:
                 found.broken = True
                 _log.info("replacing a warm sandbox that %s", broken)
             finally:
-                pool.give_back(found)
+                zygotes.give_back(found)
         except (ConstructionFailed, OSError) as failed:
-            pool.why_not = str(failed)
+            zygotes.why_not = str(failed)
             _log.info("no warm sandbox on this machine, judging takes longer: %s", failed)
     return None
 
 
-def why_not() -> str:
-    """Why this process makes no warm sandboxes; empty while it has no reason not to."""
-    return _pool().why_not
-
-
 def close() -> None:
     """End all zygotes of this process; the next judgment starts a new one."""
-    if _pool.cache_info().currsize:
-        _pool().close()
+    if pool.cache_info().currsize:
+        pool().close()
 
 
 class _Pool:
@@ -263,7 +256,7 @@ class _Pool:
             return found
 
     def give_back(self, used: Zygote) -> None:
-        """Say that a judgment is over; a zygote that was replaced meanwhile ends with its last one."""
+        """Give a zygote back after a judgment; one that was replaced meanwhile ends with its last judgment."""
         with self._lock:
             used.users -= 1
             for key in [key for key, zygote in self._zygotes.items() if zygote is used and zygote.broken]:
@@ -294,10 +287,11 @@ def _fingerprint(folder: Path) -> Hashable:
 
 
 @functools.cache
-def _pool() -> _Pool:
+def pool() -> _Pool:
+    """The zygotes of this process."""
     atexit.register(close)
     return _Pool()
 
 
 # A forked child has none of the threads, and must leave its parent's zygotes alone.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=pool.cache_clear)

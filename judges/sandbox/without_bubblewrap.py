@@ -64,7 +64,7 @@ class Supervised:
         )
 
     def kill(self) -> None:
-        """Have the command killed with all its descendants."""
+        """Tell the supervisor to kill the command with all its descendants."""
         self._lifeline.tell_to_end()
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
 
 
 def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
-    """The files that the agent is to find; raises Refused when they need a container."""
+    """The files to put into the agent's workspace; raises Refused where the task needs a container."""
     environment = _table(settings, "environment")
     for key in ("docker_image", "mcp_servers", "gpus"):
         if environment.get(key):
@@ -186,7 +186,7 @@ def _all_files(home: Path) -> dict[str, bytes]:
 
 
 def _reply(folder: Path) -> tuple[str, bytes] | None:
-    """The reference answer, if `solution/` holds one file that is a text and no script, with its ending."""
+    """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
     home = folder / "solution"
     files = list(_all_files(home).items())
     if len(files) != 1 or files[0][0].endswith(_SCRIPTS):

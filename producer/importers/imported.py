@@ -1,4 +1,4 @@
-"""What an import found and could not carry over, and the suite that is written of it.
+"""What all importers share: the tasks they make, what they leave out and why, and writing the suite.
 
 Files beside the source are read with care. The suite is written whole or not at all, over nothing that exists, and
 is valid before anybody sees it.
@@ -125,7 +125,7 @@ class Found:
 
 
 class ImportedSource:
-    """A document and its problems: everything that is wrong is gathered, and told at once."""
+    """A document that is imported, and all problems in it, which are raised together."""
 
     def __init__(self, document: Document, name: str) -> None:
         self.document = document
@@ -200,7 +200,7 @@ def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
 
 
 def slug(text: str, longest: int = 40) -> str:
-    """A text as part of an id: lower-case letters, digits and dashes; perhaps empty."""
+    """Turn a text into part of an id: lower-case letters, digits and dashes; may be empty."""
     return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
 
 
@@ -332,7 +332,7 @@ def _fill(folder: Path, found: Found) -> None:
 
 
 def _check(path: Path, found: Found) -> None:
-    """The file must say what was meant: it is read back and compared."""
+    """Read the written suite back; raises Unimportable where its tasks are not those that were meant."""
     try:
         loaded = suite.load(path)
     except suite.InvalidSuite as invalid:

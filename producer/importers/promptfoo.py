@@ -1,4 +1,4 @@
-"""Read a promptfoo configuration: every prompt with every test becomes a task; providers stay behind.
+"""Read a promptfoo configuration: each prompt with each test becomes a task; providers are left out.
 
 Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
 (lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
@@ -209,7 +209,7 @@ def convert(path: Path) -> Found:
 
 
 class _Cases:
-    """Takes every test with every prompt and every choice of variables, and makes tasks of them."""
+    """Makes a task of every test with every prompt and every combination of variables."""
 
     def __init__(self, config: PromptfooConfig, found: Found) -> None:
         self._config = config

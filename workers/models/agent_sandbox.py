@@ -90,7 +90,7 @@ def confined(
 
 
 def hint(errors: str, sandbox: Sandbox) -> str:
-    """What to try for a program that missed a file, as its errors tell; empty otherwise."""
+    """A remedy to put behind an error where the program's messages say that a file was missing; else empty."""
     if sandbox == "off" or not works() or not any(words in errors for words in _MISSED):
         return ""
     return " (it runs confined: name the folders that it needs under `readable`)"
@@ -172,7 +172,7 @@ def _needed(program: Path) -> list[Path]:
 
 
 def _hops(program: Path) -> Iterator[Path]:
-    """A path, every path that its link leads over, and the real one."""
+    """Yield a path, each path on the way that its symbolic links lead, and the real path."""
     for _ in range(_MAX_LINKS):
         yield program
         if not program.is_symlink():
@@ -211,7 +211,7 @@ def _as_user() -> Sequence[str]:
 
 
 def _parents(path: Path) -> list[str]:
-    """Open folders above a place; those that bubblewrap makes unasked are closed to all but their owner."""
+    """Arguments that make the folders above a path, open to all: those that bubblewrap makes itself are closed."""
     return [part for parent in reversed(path.parents[:-1]) for part in ("--dir", str(parent))]
 
 
@@ -229,7 +229,7 @@ def _give_to_nobody(*folders: Path) -> None:
 
 
 def _check_open(path: Path, shown: Iterable[Path]) -> None:
-    """Raise ModelFailed that names what keeps nobody from `path`; above what is shown, inside, all is open."""
+    """Raise ModelFailed that names the folder or file that keeps the user nobody from reading `path`."""
     inside = {*shown, *map(Path, _SYSTEM)}
     line = [path, *path.parents]
     tops = [number for number, one in enumerate(line) if one in inside]

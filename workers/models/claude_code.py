@@ -67,7 +67,7 @@ class Stream:
         self._complaint: Any = None
 
     def read(self, line: bytes) -> bool:
-        """Take one line in; True when the run cannot succeed any more and need not go on."""
+        """Read one event; returns True when the run cannot succeed any more and should be stopped."""
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -98,7 +98,7 @@ class Stream:
             self.hopeless_status = event["error_status"]
 
     def _partial(self, event: dict[str, Any], parent: Any) -> None:
-        """A call begins, or ends: then its usage is whole. `parent` is the tool that a sub-agent runs in."""
+        """Note the begin of a call, or its end with its final usage. `parent` is the tool that a sub-agent runs in."""
         said = event.get("message")
         if event.get("type") == "message_start" and isinstance(said, dict):
             self._call(said, parent)
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def _answered(self) -> bool:
-        """Whether there is something to judge: the model's own end, however the CLI calls it."""
+        """Whether there is an answer to judge; refusals and cut answers are, though the CLI calls them errors."""
         if self.result is None or not self.failed or self._out_of_turns:
             return self.result is not None
         return self.result.get("stop_reason") == "refusal" or self._complaint == "max_output_tokens"
@@ -259,7 +259,7 @@ _NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None}
 
 
 def _counted(call: dict[str, Any]) -> Completion:
-    """A call's tokens. How many it said is known when it has ended: until then it tells only how it began."""
+    """A call's tokens; the output tokens are None until the call has ended."""
     counts = _mapping(call.get("usage"))
     if call["stop_reason"] is None:
         counts = {**counts, "output_tokens": None}

@@ -1,4 +1,4 @@
-"""Ask a model through its vendor's SDK: bounded bodies, one way to name parameters, and what an HTTP error means.
+"""Ask a model through its vendor's SDK: send the request, bound and read the answer, classify HTTP errors.
 
 The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours. An error means: ask
 later, do not ask again, or give up on the model.
@@ -151,7 +151,7 @@ class SdkModel:
             await self._connected.close()
 
     def _base_url(self) -> str | None:
-        """The address of a server of one's own, which may want no key."""
+        """The address of a self-hosted server, which may need no key; None for the vendor's own."""
         return None
 
     # What a vendor's class knows. `_arguments` takes out of the parameters what has a place of its own; `_text` is None
@@ -181,7 +181,7 @@ def read(body: bytes) -> tuple[dict[str, Any], bool]:
 
 
 def no_connection(broken: Exception) -> ModelBusy:
-    """A call that was cut off may be billed all the same; one that reached nobody is not."""
+    """ModelBusy for a broken connection; only a call that reached no server is known to cost nothing."""
     words = message(f"no connection: {broken.__cause__ or broken}")
     why: BaseException | None = broken
     while why is not None and not isinstance(why, ConnectionRefusedError | socket.gaierror):
@@ -195,7 +195,7 @@ _OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 
 def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
-    """What an HTTP error means for the attempt: try later, or not at all. Providers bill nothing for it."""
+    """Turn an HTTP error into ModelBusy (retry later) or ModelFailed (do not); providers bill nothing for either."""
     if 300 <= status < 400:
         where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
         remedy = "redirects are not followed; set base_url to the address that answers"

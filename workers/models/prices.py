@@ -88,7 +88,7 @@ def attempt_estimate(
 
 
 def longest_answer(settings: ModelSettings) -> int:
-    """In tokens: what the run allows, or what is assumed where it says nothing."""
+    """The most tokens of an answer: what the run allows, else a default."""
     longest = settings.params.get("max_tokens")
     return longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
 

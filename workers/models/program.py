@@ -1,4 +1,4 @@
-"""Run a program that stands for a model, with a throw-away home and a workspace; nothing of it is left running.
+"""Run a program as a model, with a temporary home and a workspace, and kill all its processes at the end.
 
 Covered: output is cut while it is read, the process group is killed however the run ends, the program itself
 also when this process dies, no environment but what is allowed. Where bubblewrap works, children that left
@@ -172,7 +172,7 @@ def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -
 
 
 def _before_the_program() -> None:
-    """In the child, before the program starts: be killed when the worker is, and own one's pipes."""
+    """Runs in the child before the program: be killed with the worker, and own the pipes."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # A root worker's program becomes nobody, who could not open /dev/stderr by that name otherwise.
@@ -224,5 +224,5 @@ def mount(skill: Path, into: Path, places: AgentFolders) -> None:
 
 
 def own_deadline(request: Request) -> float:
-    """Seconds the program may run: a little less than the attempt, so that what it spent is still told."""
+    """Seconds the program may run: a little less than the attempt's time-out, so that its cost is still recorded."""
     return request.timeout_seconds - min(1.0, request.timeout_seconds / 20)

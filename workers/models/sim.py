@@ -31,7 +31,7 @@ _SHORT = (WRONG, "–", "", "{}", "[]", "0", "true", '""')
 
 
 def fitting(judge: JudgeSpec, passes: bool) -> str | None:
-    """A text that passes the judge, or fails it; None where no guess does, or the judge takes more than words."""
+    """Find a text that passes the judge, or fails it; None where no guess does, or the judge runs code or a model."""
     return _fitting(judge.model_dump_json(), type(judge), passes)
 
 
@@ -110,7 +110,7 @@ def _value(key: str, text: str) -> float | int | str:
 
 
 def missing_reply(task: Task) -> str | None:
-    """Why sim could not answer this task rightly, or None; a producer can ask before anything is run."""
+    """Why sim cannot give this task a right answer; None where it can. The producer asks before a run starts."""
     given = task.replies is not None and task.replies.passing is not None
     if given or isinstance(task.judge, Contains | Rubric) or fitting(task.judge, True) is not None:
         return None
@@ -231,7 +231,7 @@ def _wrong(expected: tuple[str, ...], start: int, kept_count: int) -> str:
 
 
 def _garbage(noise: bytes, judge: Contains | None) -> str:
-    """Unusable text: control characters and bytes that are no UTF-8."""
+    """Unusable text: control characters, and replacements for bytes that are not UTF-8."""
     text = (b"\x00\x1b[31m\xff" + noise).decode("utf-8", "replace")
     if judge is not None and _judged(text, tuple(judge.expected), ()):
         return ""
