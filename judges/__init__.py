@@ -11,7 +11,7 @@ from functools import partial
 from typing import assert_never
 
 from judges.checks import contains, equals
-from judges.judgment import Ask, Completion, Judgment, Workspace
+from judges.judgment import Ask, Completion, Judgment, TooSlow, Workspace, time_limit, yes_or_no
 from judges.safe_text import storable
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, JudgeSpec, Pytest, Regex, Rubric
 
@@ -59,8 +59,22 @@ async def _judge(spec: JudgeSpec, completion: Completion, ask: Ask, workspace: W
 def text_judge(spec: JudgeSpec, workspace: Workspace) -> Callable[[str], Judgment] | None:
     """The judge as a function of the output's text; None for one that asks a model or runs code.
 
-    Raises FileNotFoundError where a fixture of the judge is not in the workspace.
+    An output on which it takes more than its second has failed. Raises FileNotFoundError where a fixture of the
+    judge is not in the workspace.
     """
+    check = _text_check(spec, workspace)
+    return None if check is None else partial(_in_time, spec.type, check)
+
+
+def _in_time(kind: str, check: Callable[[str], Judgment], text: str) -> Judgment:
+    try:
+        with time_limit():
+            return check(text)
+    except TooSlow as slow:
+        return yes_or_no(kind, False, str(slow))
+
+
+def _text_check(spec: JudgeSpec, workspace: Workspace) -> Callable[[str], Judgment] | None:
     # Judges that need more than strings are imported when first used: importing a record must stay cheap.
     match spec:
         case Contains():

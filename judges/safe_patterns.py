@@ -1,4 +1,4 @@
-"""Regular expressions that may come from strangers: checked before use, and matched against the clock.
+"""Compile and match regular expressions that strangers may have written, within size and time limits.
 
 The `regex` package understands Python's syntax (and named groups as other languages write them) and gives up
 after a time limit, which `re` cannot. Covered: catastrophic backtracking, patterns that would take gigabytes
@@ -14,7 +14,7 @@ from typing import Any
 
 import regex
 
-from judges import time_limit
+from judges.judgment import look_at_clock
 
 MAX_LEAST_REPEATS = 1_000_000
 
@@ -43,7 +43,7 @@ def search(pattern: Any, text: str) -> Any:
     share = 1
     while True:
         try:
-            return pattern.search(text, timeout=share * time_limit.look(_REMEDY), concurrent=True)
+            return pattern.search(text, timeout=share * look_at_clock(_REMEDY), concurrent=True)
         except TimeoutError:
             # It counts what all threads of this process use, and the next try may be one among many again.
             share *= 2

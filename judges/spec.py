@@ -7,7 +7,7 @@ Validation, the editor's schema and the simulated model follow `JudgeSpec`; test
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -138,6 +138,3 @@ class JsonSchema(_Spec):
 
 
 JudgeSpec = Contains | Pytest | Rubric | Benchmark | Regex | Equals | JsonSchema
-JUDGE_TYPES: tuple[str, ...] = tuple(
-    get_args(judge.model_fields["type"].annotation)[0] for judge in get_args(JudgeSpec)
-)

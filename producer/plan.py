@@ -22,8 +22,7 @@ from producer.skills.skill import InvalidSkill, Skill
 from producer.suites import suite as suites
 from producer.suites.suite import Suite
 from workers.models import replay, sim
-from workers.models.choose import is_agent, mounts_skills
-from workers.models.names import asked, is_simulated, parse
+from workers.models.choose import asked, is_agent, is_simulated, mounts_skills, parse
 from workers.models.prices import first_estimate
 from workers.store import bundles
 from workers.store.bundles import Bundle

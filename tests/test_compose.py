@@ -35,7 +35,8 @@ from compose_stack import (
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from workers.models import command, needs
+from workers.models import command
+from workers.models.model import KEYS
 from workers.store.keys import LANES, waiting_keys
 from workers.store.settings import ProcessSettings
 
@@ -117,7 +118,7 @@ def test_a_worker_can_be_scaled_because_nothing_of_it_is_unique():
 def test_a_worker_gets_every_key_that_models_read_by_name_only():
     environment = SERVICES["worker"]["environment"]
     used = {
-        *needs.KEYS["claude-code"],
+        *KEYS["claude-code"],
         *(name for preset in command.PRESETS.values() for name in preset.environment),
     }
     assert used | {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"} <= set(environment)

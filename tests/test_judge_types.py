@@ -11,8 +11,9 @@ from pydantic import TypeAdapter
 
 from judges import judge, text_judge
 from judges.judgment import Completion, Workspace
-from judges.spec import JUDGE_TYPES, JudgeSpec
+from judges.spec import JudgeSpec
 from producer.suites import rules
+from producer.suites.rules import JUDGE_TYPES
 from workers.models.model import Request
 from workers.models.sim import Sim, SimSettings, missing_reply
 from workers.store.messages import Replies, Task

@@ -376,7 +376,7 @@ async def test_a_model_that_fails_is_an_error_that_names_the_exception():
 @pytest.mark.parametrize("make", [a_rubric, with_criteria])
 async def test_the_mock_reply_passes_even_the_highest_threshold(make: Callable[..., Rubric]):
     spec = make(pass_threshold=1.0)
-    judgment = await graded(rubric.passing_reply(spec), spec)
+    judgment = await graded(rubric.reply_with_score(spec, 1.0, "mock"), spec)
     assert (judgment.passed, judgment.score) == (True, 1.0)
 
 
@@ -384,7 +384,7 @@ async def test_the_mock_reply_passes_even_the_highest_threshold(make: Callable[.
 @pytest.mark.parametrize("score", [0.0, 0.3, 0.7, 1.0])
 async def test_a_simulated_reply_gives_the_drawn_score(make: Callable[..., Rubric], score: float):
     spec = make(pass_threshold=score)
-    judgment = await graded(rubric.reply_with_score(spec, score), spec)
+    judgment = await graded(rubric.reply_with_score(spec, score, "simulated"), spec)
     assert judgment.score == pytest.approx(score, abs=1e-12)
     assert judgment.passed is True
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from judges import judge, safe_patterns, safe_schemas, time_limit
-from judges.checks import json_schema, regex
-from judges.judgment import Completion, Judgment, Workspace
+from judges import judge, safe_patterns, safe_schemas, text_judge
+from judges.judgment import Completion, Judgment, Workspace, time_limit
 from judges.spec import Equals, JsonSchema, JudgeSpec, Regex
 from workers.models.choose import model_for
 from workers.models.model import Request
@@ -29,6 +28,12 @@ async def no_model(model: str, prompt: str, *, system: str = "") -> Completion:
 
 async def judged(spec: JudgeSpec, text: str, suite: Path | None = None) -> Judgment:
     return await judge(spec, Completion(text=text), no_model, Workspace(suite=suite))
+
+
+def checked(spec: JudgeSpec, text: str) -> Judgment:
+    check = text_judge(spec, Workspace())
+    assert check is not None
+    return check(text)
 
 
 async def test_a_quoted_lone_surrogate_can_be_stored() -> None:
@@ -97,13 +102,13 @@ def test_what_other_threads_use_is_not_held_against_a_pattern() -> None:
             return text
 
     pattern = Interrupted()
-    with time_limit.limit():
+    with time_limit():
         assert safe_patterns.search(pattern, "found") == "found"
     assert pattern.allowed == sorted(pattern.allowed)
 
 
 def test_other_threads_run_while_a_hostile_pattern_is_matched() -> None:
-    slow = threading.Thread(target=lambda: regex.judged(a_regex("(a+)+$"), CATASTROPHE))
+    slow = threading.Thread(target=lambda: checked(a_regex("(a+)+$"), CATASTROPHE))
     slow.start()
     # It can end only by its time limit; were it to stop the others, this line would be reached after that.
     assert slow.is_alive()
@@ -332,19 +337,19 @@ def test_what_we_check_ourselves_agrees_with_the_library(value: Any, schema: dic
     import jsonschema
 
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)
-    assert json_schema.judged(schema, json.dumps(value)).passed is expected
+    assert checked(a_schema(schema), json.dumps(value)).passed is expected
 
 
 @given(st.text(max_size=200))
 @settings(deadline=None, max_examples=200)
 def test_no_output_breaks_a_small_judge(text: str) -> None:
-    for judgment in (regex.judged(a_regex("a|b"), text), json_schema.judged({"type": "object"}, text)):
+    for judgment in (checked(a_regex("a|b"), text), checked(a_schema({"type": "object"}), text)):
         assert judgment.error is None
         assert judgment.passed in (True, False)
 
 
 def test_a_search_without_a_match_gives_none() -> None:
-    with time_limit.limit():
+    with time_limit():
         assert safe_patterns.search(safe_patterns.compiled("x"), "abc") is None
 
 

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import judges
-from judges import safe_text, time_limit
+from judges import safe_text
 from judges.checks import contains, rubric
 from judges.checks.rubric import Told, UnreadableReply
-from judges.judgment import Completion, Judgment
+from judges.judgment import Completion, Judgment, TooSlow, look_at_clock, time_limit
 from judges.spec import Contains, Equals, JsonSchema, JudgeSpec, Rubric
 from workers.models.model import message
 
@@ -147,12 +147,12 @@ def test_a_look_at_the_clock_tells_what_is_left_of_this_threads_time(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "thread_time", lambda: now)
-    with time_limit.limit():
+    with time_limit():
         now = 100.75
-        assert time_limit.look() == pytest.approx(0.25)
+        assert look_at_clock() == pytest.approx(0.25)
         now = 101.0
-        with pytest.raises(time_limit.TooSlow, match="not judged within 1 s; be brief"):
-            time_limit.look("be brief")
+        with pytest.raises(TooSlow, match="not judged within 1 s; be brief"):
+            look_at_clock("be brief")
 
 
 A_RUBRIC = Rubric(type="llm-rubric", rubric="polite?")

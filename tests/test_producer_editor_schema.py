@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from running import uplift
 from suites import TASK, a_fixture, a_task
 
-from judges.spec import JUDGE_TYPES
 from producer.suites import editor_schema, suite
+from producer.suites.rules import JUDGE_TYPES
 
 REPOSITORY = Path(__file__).parent.parent
 VALIDATOR = Draft202012Validator(editor_schema.schema())

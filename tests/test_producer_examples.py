@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from judges.checks import contains
+from judges import text_judge
+from judges.judgment import Workspace
 from judges.spec import Contains
 from producer.skills import skill as skills
 from producer.suites import suite
@@ -61,8 +62,10 @@ def test_the_release_notes_suite_covers_three_tiers_and_its_two_skills_differ() 
 def test_notes_that_follow_the_skill_pass_and_a_copy_of_the_prompt_does_not(task) -> None:
     assert isinstance(task.judge, Contains)
 
-    good = contains.judged(task.judge, GOOD_NOTES[task.id])
-    lazy = contains.judged(task.judge, task.prompt)
+    check = text_judge(task.judge, Workspace())
+    assert check is not None
+    good = check(GOOD_NOTES[task.id])
+    lazy = check(task.prompt)
 
     assert good.passed, good.details
     assert not lazy.passed

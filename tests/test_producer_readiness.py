@@ -13,7 +13,7 @@ from running import Ended, a_suite, standalone, start_uplift, the_artifact, upli
 
 from producer.runs import readiness
 from producer.runs.readiness import CannotAsk
-from workers.models import needs
+from workers.models.choose import lacking
 from workers.store.messages import CommandSpec, ModelSettings
 from workers.store.redis_client import sign_of_life
 
@@ -139,17 +139,17 @@ def test_a_dry_run_tells_what_is_missing_and_plans_all_the_same(tmp_path: Path) 
 
 def test_variables_that_a_program_may_see_need_not_be_set(tmp_path: Path) -> None:
     settings = ModelSettings(commands={"mine": CommandSpec(argv=("sh",), environment=("PERHAPS",))})
-    assert needs.lacking(["command:mine"], settings, {"PATH": "/usr/bin:/bin"}) == []
+    assert lacking(["command:mine"], settings, {"PATH": "/usr/bin:/bin"}) == []
 
 
 def test_a_preset_that_the_config_declares_anew_needs_what_the_config_says() -> None:
     settings = ModelSettings(commands={"codex": CommandSpec(argv=("sh",))})
-    assert needs.lacking(["command:codex"], settings, {"PATH": "/usr/bin:/bin"}) == []
+    assert lacking(["command:codex"], settings, {"PATH": "/usr/bin:/bin"}) == []
 
 
 def test_a_program_may_come_with_a_tasks_files() -> None:
     settings = ModelSettings(commands={"mine": CommandSpec(argv=("./fixtures/agent",))})
-    assert needs.lacking(["command:mine"], settings, {"PATH": ""}) == []
+    assert lacking(["command:mine"], settings, {"PATH": ""}) == []
 
 
 def test_one_worker_that_can_serve_a_model_is_enough_and_an_old_one_may(client: redis.Redis) -> None:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from workers.models.choose import is_agent, model_for, mounts_skills
-from workers.models.names import UnknownModel, is_simulated, parse
+from workers.models.choose import is_agent, is_simulated, model_for, mounts_skills, parse
+from workers.models.model import UnknownModel
 from workers.store.messages import CommandSpec, ModelSettings
 
 NO_SETTINGS = ModelSettings()

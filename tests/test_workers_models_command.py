@@ -35,8 +35,8 @@ from workers.models.model import (
     ModelFailed,
     ModelTimedOut,
     Request,
+    UnknownModel,
 )
-from workers.models.names import UnknownModel
 from workers.models.program import run
 from workers.store.messages import CommandSpec, ModelSettings, Price, Task
 

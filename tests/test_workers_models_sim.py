@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.checks import contains
-from judges.judgment import Completion
+from judges import text_judge
+from judges.judgment import Completion, Workspace
 from judges.spec import Contains
 from workers.models.choose import model_for
 from workers.models.model import Model, ModelFailed, Request
@@ -39,7 +39,9 @@ async def completions(model: Model, arm: str, tasks: int, **rest: Any) -> list[C
 
 
 def passed(completion: Completion, judge: Contains) -> bool:
-    return bool(contains.judged(judge, completion.text).passed)
+    check = text_judge(judge, Workspace())
+    assert check is not None
+    return bool(check(completion.text).passed)
 
 
 async def test_each_arm_passes_about_as_often_as_it_was_told_to() -> None:

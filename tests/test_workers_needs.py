@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.models.needs import how_to_install
+from workers.models.choose import how_to_install
 
 HERE = Path(__file__).parent.parent
 

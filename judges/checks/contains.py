@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from judges import time_limit
-from judges.judgment import Judgment
+from judges.judgment import Judgment, look_at_clock
 from judges.safe_text import composed
 from judges.spec import Contains
 
 
-@time_limit.bounded("contains")
 def judged(spec: Contains, text: str) -> Judgment:
     """Score is the share of conditions met; both sides are compared after casefold and NFC."""
     text = _folded(text)
@@ -32,7 +30,7 @@ def judged(spec: Contains, text: str) -> Judgment:
 
 
 def _holds(text: str, wanted: str) -> bool:
-    time_limit.look()
+    look_at_clock()
     return _folded(wanted) in text
 
 

@@ -29,8 +29,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from judges import time_limit
-from judges.judgment import Ask, Completion, Criterion, Judgment, usage
+from judges.judgment import (
+    Ask,
+    Completion,
+    Criterion,
+    Judgment,
+    TooSlow,
+    look_at_clock,
+    time_limit,
+    usage,
+)
 from judges.safe_text import STRICT_DECODER, storable
 from judges.spec import Rubric
 
@@ -42,7 +50,7 @@ _START = re.compile(r'\{\s*"|\[')
 
 
 class UnreadableReply(Exception):
-    """No single grade could be taken from a reply; the message says why, for the judge and for the record."""
+    """A reply holds no grade, or several; the message says why, for the judge and for the record."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Told:
-    """What the judge was given: its prompt, the delimiters of the output in it, and the output as shown."""
+    """The judge's prompt, the two delimiters around the output in it, and the output as the prompt shows it."""
 
     prompt: str
     opening: str
@@ -65,15 +73,15 @@ class Told:
 
 
 def read(spec: Rubric, reply: str, told: Told) -> Grade:
-    """Take the one grade that a reply holds; raises Unreadable when there is none or more than one."""
+    """Take the one grade that a reply holds; raises UnreadableReply when there is none or more than one."""
     key = "points" if spec.criteria else "score"
     reply = _without_echo(reply, told)
     if len(reply) > MAX_REPLY_CHARACTERS:
         raise UnreadableReply(f"the reply has {len(reply)} characters; {MAX_REPLY_CHARACTERS} are allowed")
     try:
-        with time_limit.limit():
+        with time_limit():
             source, grade = _only_grade(reply, key)
-    except time_limit.TooSlow:
+    except TooSlow:
         raise UnreadableReply("too many brackets to be read") from None
     if _squeezed(source) in _squeezed(told.shown):
         raise UnreadableReply("the grade is a word-for-word quotation from the output")
@@ -83,17 +91,20 @@ def read(spec: Rubric, reply: str, told: Told) -> Grade:
         score = sum(points.values()) / sum(criterion.max_points for criterion in spec.criteria)
     else:
         score = _number(grade["score"], "score", 1.0)
-    return Grade(min(score, 1.0), points, _cut(reasoning) if isinstance(reasoning, str) else "")
+    if not isinstance(reasoning, str):
+        reasoning = ""
+    elif len(reasoning) > MAX_REASONING_CHARACTERS:
+        reasoning = reasoning[:MAX_REASONING_CHARACTERS] + "…"
+    return Grade(min(score, 1.0), points, reasoning)
 
 
-def write(spec: Rubric, score: float, reasoning: str) -> str:
+def reply_with_score(spec: Rubric, score: float, reasoning: str) -> str:
     """The reply of a judge that gives `score` (0 to 1); with criteria, that share of each one's points."""
     if not 0 <= score <= 1:
         raise ValueError(f"a score is from 0 to 1, not {score}")
-    if spec.criteria:
-        points = {criterion.name: score * criterion.max_points for criterion in spec.criteria}
-        return json.dumps({"points": points, "reasoning": reasoning})
-    return json.dumps({"score": score, "reasoning": reasoning})
+    points = {criterion.name: score * criterion.max_points for criterion in spec.criteria}
+    grade = {"points": points} if points else {"score": score}
+    return json.dumps({**grade, "reasoning": reasoning})
 
 
 def _without_echo(reply: str, told: Told) -> str:
@@ -105,27 +116,27 @@ def _without_echo(reply: str, told: Told) -> str:
 
 def _only_grade(reply: str, key: str) -> tuple[str, dict[str, Any]]:
     """The source and the value of the reply's only object that has `key`."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    grades: list[tuple[str, dict[str, Any]]] = []
     prose, position = [], 0
     while start := _START.search(reply, position):
-        time_limit.look()
+        look_at_clock()
         prose.append(reply[position : start.start()])
         value, end = _decoded(reply, start.start())
         source = reply[start.start() : end]
         if isinstance(value, dict) and key in value:
-            found.append((source, value))
+            grades.append((source, value))
         else:
             prose.append(source)
         position = end
     prose.append(reply[position:])
-    if not found:
+    if not grades:
         raise UnreadableReply(f'no JSON object with "{key}" in the reply')
-    if any(value != found[0][1] for _, value in found):
-        raise UnreadableReply(f"{len(found)} different grades in the reply")
+    if any(value != grades[0][1] for _, value in grades):
+        raise UnreadableReply(f"{len(grades)} different grades in the reply")
     # A second grade that is nested, or not quite JSON, is still a second grade.
     if re.search(rf"""["'“”‘’]{key}["'“”‘’]\s*:""", "\n".join(prose), re.IGNORECASE):
         raise UnreadableReply("more than one grade in the reply")
-    return found[0]
+    return grades[0]
 
 
 def _decoded(reply: str, start: int) -> tuple[Any, int]:
@@ -171,10 +182,6 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_REASONING_CHARACTERS else text[:MAX_REASONING_CHARACTERS] + "…"
-
-
 MAX_OUTPUT_CHARACTERS = 100_000
 ASKS = 2
 TOLERANCE = 1e-9
@@ -185,41 +192,26 @@ SYSTEM = (
 )
 
 
-def _new_nonce() -> str:
-    return secrets.token_hex(16)
-
-
 async def judge(
-    spec: Rubric, completion: Completion, ask: Ask, new_nonce: Callable[[], str] = _new_nonce
+    spec: Rubric,
+    completion: Completion,
+    ask: Ask,
+    new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> Judgment:
     """Grade by the run's judge model (asked for as ""), or by all models of the task's panel at once."""
     members = await asyncio.gather(
         *(_member(spec, completion, ask, model, new_nonce) for model in spec.judges or [""])
     )
-    return members[0].judgment if len(members) == 1 else _consensus(spec, members)
-
-
-def passing_reply(spec: Rubric, reasoning: str = "mock") -> str:
-    """What a judge says that finds nothing wrong."""
-    return reply_with_score(spec, 1.0, reasoning)
-
-
-def reply_with_score(spec: Rubric, score: float, reasoning: str = "simulated") -> str:
-    """What a judge says that gives `score` (0 to 1); with criteria, that share of each one's points."""
-    return write(spec, score, reasoning)
-
-
-@dataclass(frozen=True)
-class _Member:
-    """One judge's own judgment, and every reply it was paid for."""
-
-    judgment: Judgment
-    replies: Sequence[Completion]
+    panel = tuple(judgment for judgment, _ in members)
+    if len(panel) == 1:
+        return panel[0]
+    return _consensus(spec, panel, [reply for _, replies in members for reply in replies])
 
 
 async def _member(
     spec: Rubric, completion: Completion, ask: Ask, model: str, new_nonce: Callable[[], str]
-) -> _Member:
+) -> tuple[Judgment, list[Completion]]:
+    """One judge's own judgment, and every reply it was paid for."""
     replies: list[Completion] = []
     outcome: Grade | str = ""
     correction = ""
@@ -239,12 +231,16 @@ async def _member(
         except UnreadableReply as reason:
             outcome = f"unreadable grade: {reason}"
             correction = str(reason)
-    said = Judgment(
+    blank = Judgment(
         judge=spec.type,
         judge_model=model or None,
         saw_cut_text=completion.truncated or len(completion.text) > MAX_OUTPUT_CHARACTERS,
-    ).model_copy(update=_usage(replies))
-    return _Member(_graded(spec, said, outcome), replies)
+        **_usage(replies),
+    )
+    if isinstance(outcome, str):
+        return _failed(blank, outcome), replies
+    points = [outcome.points[criterion.name] for criterion in spec.criteria]
+    return _scored(spec, blank, outcome.score, points, outcome.reasoning or "no reasoning given"), replies
 
 
 def _told(spec: Rubric, text: str, new_nonce: Callable[[], str], correction: str) -> Told:
@@ -282,24 +278,14 @@ def _asked_for(spec: Rubric) -> list[str]:
     ]
 
 
-def _graded(spec: Rubric, said: Judgment, outcome: Grade | str) -> Judgment:
-    if isinstance(outcome, str):
-        return said.model_copy(update={"error": outcome, "details": outcome})
-    points = [outcome.points[criterion.name] for criterion in spec.criteria]
-    return _scored(spec, said, outcome.score, points, outcome.reasoning or "no reasoning given")
-
-
-def _consensus(spec: Rubric, members: Sequence[_Member]) -> Judgment:
+def _consensus(spec: Rubric, panel: tuple[Judgment, ...], replies: Sequence[Completion]) -> Judgment:
     """The median of the members that gave a score; an error only when none did."""
-    panel = tuple(member.judgment for member in members)
-    said = Judgment(
-        judge=spec.type, saw_cut_text=any(member.saw_cut_text for member in panel), panel=panel
-    ).model_copy(update=_usage([reply for member in members for reply in member.replies]))
+    cut = any(member.saw_cut_text for member in panel)
+    blank = Judgment(judge=spec.type, saw_cut_text=cut, panel=panel, **_usage(replies))
     graded = [member for member in panel if member.score is not None]
     silent = "; ".join(f"{member.judge_model}: {member.error}" for member in panel if member.error)
     if not graded:
-        message = f"no judge of {len(panel)} gave a grade: {silent}"
-        return said.model_copy(update={"error": message, "details": message})
+        return _failed(blank, f"no judge of {len(panel)} gave a grade: {silent}")
     details = f"median of {len(graded)} of {len(panel)} judges" + (
         f"; no grade from {silent}" if silent else ""
     )
@@ -307,30 +293,31 @@ def _consensus(spec: Rubric, members: Sequence[_Member]) -> Judgment:
         median(member.criteria[place].achieved or 0.0 for member in graded)
         for place in range(len(spec.criteria))
     ]
-    return _scored(spec, said, median(member.score or 0.0 for member in graded), points, details)
+    return _scored(spec, blank, median(member.score or 0.0 for member in graded), points, details)
 
 
-def _scored(spec: Rubric, said: Judgment, score: float, points: Sequence[float], details: str) -> Judgment:
-    criteria = tuple(
-        Criterion(name=criterion.name, achieved=achieved, max_points=criterion.max_points)
-        for criterion, achieved in zip(spec.criteria, points, strict=True)
-    )
-    met = {
-        criterion.name: achieved >= criterion.max_points - TOLERANCE
-        for criterion, achieved in zip(spec.criteria, points, strict=True)
-    }
-    return said.model_copy(
+def _failed(blank: Judgment, error: str) -> Judgment:
+    return blank.model_copy(update={"error": error, "details": error})
+
+
+def _scored(spec: Rubric, blank: Judgment, score: float, points: Sequence[float], details: str) -> Judgment:
+    graded = list(zip(spec.criteria, points, strict=True))
+    met = {criterion.name: achieved >= criterion.max_points - TOLERANCE for criterion, achieved in graded}
+    return blank.model_copy(
         update={
             "passed": score >= spec.pass_threshold - TOLERANCE,
             "score": score,
             "details": f"score {score:.2f}, needs {spec.pass_threshold:.2f}: {details}",
-            "criteria": criteria,
+            "criteria": tuple(
+                Criterion(name=criterion.name, achieved=achieved, max_points=criterion.max_points)
+                for criterion, achieved in graded
+            ),
             "matched": tuple(name for name, full in met.items() if full),
             "missed": tuple(name for name, full in met.items() if not full),
         }
     )
 
 
-def _usage(replies: Sequence[Completion]) -> dict[str, float | None]:
-    """What all replies used and cost, as far as a judgment tells it."""
+def _usage(replies: Sequence[Completion]) -> dict[str, Any]:
+    """Tokens and cost of all replies, under the names of a judgment's fields."""
     return {name: total for name, total in usage(replies).items() if name in Judgment.model_fields}

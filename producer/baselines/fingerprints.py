@@ -21,7 +21,7 @@ from judges.spec import Benchmark, Pytest, Rubric
 from producer.plan import Plan
 from producer.state_root import MAX_STATE_BYTES, Places
 from workers.models import replay
-from workers.models.names import parse
+from workers.models.choose import parse
 from workers.store import bundles
 from workers.store.messages import ModelSettings, SkillMode, Task
 

@@ -75,7 +75,7 @@ def _ask_for_metrics(port: int | None, address: str) -> None:
         return
     from importlib.util import find_spec
 
-    from workers.models.needs import how_to_install
+    from workers.models.choose import how_to_install
     from workers.process.metrics import ADDRESS, PORT, InvalidMetrics, endpoint
 
     if find_spec("prometheus_client") is None:
@@ -122,7 +122,7 @@ def monitor(
     from importlib.util import find_spec
 
     from producer.server.connect import broker_url, open_server
-    from workers.models.needs import how_to_install
+    from workers.models.choose import how_to_install
 
     url = broker_url(broker, insecure=insecure)
     if url is None:

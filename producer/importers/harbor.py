@@ -24,6 +24,7 @@ from producer.importers.imported import (
     Unimportable,
     file_beside,
     no_such_source,
+    problem,
     slug,
     text_beside,
 )
@@ -46,9 +47,9 @@ def convert(path: Path) -> Found:
     found = Found(source=str(path), skill_id=slug(path.resolve().name) or "skill", task_count=len(folders))
     problems: list[Problem] = []
     if not folders:
-        problems.append(Problem(str(path), 0, 0, "", f"{path}: no folder in it has an {INSTRUCTION}"))
+        problems.append(problem(path, f"{path}: no folder in it has an {INSTRUCTION}"))
     if len(folders) > MAX_TASKS:
-        problems.append(Problem(str(path), 0, 0, "", f"{path}: more than {MAX_TASKS:,} tasks; split it"))
+        problems.append(problem(path, f"{path}: more than {MAX_TASKS:,} tasks; split it"))
         folders = []
     for folder in folders:
         settings = _settings(folder, problems)
@@ -115,7 +116,7 @@ def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
 
 
 def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
-    """The files that the agent is to find; raises Refused when they need a container."""
+    """The files to put into the agent's workspace; raises Refused where the task needs a container."""
     environment = _table(settings, "environment")
     for key in ("docker_image", "mcp_servers", "gpus"):
         if environment.get(key):
@@ -123,7 +124,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
     if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
     home = folder / "environment"
-    files = _all_files(home) if is_folder(home) else {}
+    files = _all_files(home)
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -138,7 +139,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
 def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
     """The one test file's name, and all files of `tests/`; raises Refused."""
     home = folder / "tests"
-    files = _all_files(home) if is_folder(home) else {}
+    files = _all_files(home)
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -174,6 +175,9 @@ def _count(data: bytes) -> int:
 
 
 def _all_files(home: Path) -> dict[str, bytes]:
+    """All files of a folder by their paths in it; none where there is no folder."""
+    if not is_folder(home):
+        return {}
     try:
         names = bundles.files(home)
     except bundles.BundleError as broken:
@@ -182,13 +186,13 @@ def _all_files(home: Path) -> dict[str, bytes]:
 
 
 def _reply(folder: Path) -> tuple[str, bytes] | None:
-    """The reference answer, if `solution/` holds one file that is a text and no script, with its ending."""
+    """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
     home = folder / "solution"
-    names = sorted(_all_files(home)) if is_folder(home) else []
-    if len(names) != 1 or names[0].endswith(_SCRIPTS):
+    files = list(_all_files(home).items())
+    if len(files) != 1 or files[0][0].endswith(_SCRIPTS):
         return None
-    suffix = Path(names[0]).suffix
-    return (suffix if re.fullmatch(r"\.\w{1,10}", suffix) else ".txt"), file_beside(home, names[0])
+    suffix = Path(files[0][0]).suffix
+    return (suffix if re.fullmatch(r"\.\w{1,10}", suffix) else ".txt"), files[0][1]
 
 
 def _seconds(settings: dict[str, Any], table: str, remarks: list[str]) -> float | None:

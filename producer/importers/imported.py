@@ -1,4 +1,4 @@
-"""What an import found and could not carry over, and the suite that is written of it.
+"""What all importers share: the tasks they make, what they leave out and why, and writing the suite.
 
 Files beside the source are read with care. The suite is written whole or not at all, over nothing that exists, and
 is valid before anybody sees it.
@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_TASKS = 10_000
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
+# What can be left out.
+Part = Literal["task", "assertion", "setting"]
 
 
 class Unimportable(UpliftError):
@@ -38,6 +40,11 @@ class Unimportable(UpliftError):
         self.problems = tuple(problems)
 
 
+def problem(file: str | Path, message: str) -> Problem:
+    """Something wrong with a file or folder as a whole."""
+    return Problem(str(file), 0, 0, "", message)
+
+
 class Refused(Exception):
     """Something that cannot be carried over; the message says why."""
 
@@ -46,7 +53,7 @@ class Refused(Exception):
 class LeftOut:
     """A task, assertion or setting that has no equivalent, where it stands and why."""
 
-    kind: Literal["task", "assertion", "setting"]
+    kind: Part
     place: str
     what: str
     why: str
@@ -86,9 +93,7 @@ class Found:
         """How many assertions were left out; several reasons for one of them count once."""
         return len({item.place for item in self.left_out if item.kind == "assertion"})
 
-    def leave_out(
-        self, kind: Literal["task", "assertion", "setting"], place: str, what: str, why: str
-    ) -> None:
+    def leave_out(self, kind: Part, place: str, what: str, why: str) -> None:
         """Note what is not carried over; tasks are counted, and the same words are noted once."""
         self.tasks_left_out += kind == "task"
         item = LeftOut(kind, place, what, why)
@@ -100,18 +105,27 @@ class Found:
         if text not in self.notes:
             self.notes.append(text)
 
+    def leave_out_settings(
+        self,
+        source: ImportedSource,
+        node: Node,
+        known: Collection[str],
+        named: Callable[[str], str] = str,
+        **reasons: str,
+    ) -> None:
+        """Note every key of a mapping that is not among the known ones, and its reason where it has one."""
+        for key, part in node.children.items() if isinstance(node.children, dict) else ():
+            if key not in known:
+                why = reasons.get(key, "Uplift has no such setting")
+                self.leave_out("setting", source.place(part), named(key), why)
+
     def new_id(self, name: str) -> str:
         """An id that no task of this import has: the name, with a number behind it where it is taken."""
-        free = name
-        while free in self._numbers:
-            self._numbers[name] += 1
-            free = f"{name}-{self._numbers[name]}"
-        self._numbers[free] = 1
-        return free
+        return numbered(name, self._numbers)
 
 
 class ImportedSource:
-    """A document and its problems: everything that is wrong is gathered, and told at once."""
+    """A document that is imported, and all problems in it, which are raised together."""
 
     def __init__(self, document: Document, name: str) -> None:
         self.document = document
@@ -120,8 +134,8 @@ class ImportedSource:
 
     def place(self, node: Node) -> str:
         """`file:line:column` of a value."""
-        problem = self.document.problems([Finding(node.start, "", "")])[0]
-        return f"{self.name}:{problem.line}:{problem.column}"
+        place = self.document.problems([Finding(node.start, "", "")])[0]
+        return f"{self.name}:{place.line}:{place.column}"
 
     def wrong(self, node: Node, where: str, message: str) -> None:
         self._findings.append(Finding(node.start, where, message))
@@ -166,7 +180,7 @@ def kind_of(value: object) -> str:
 
 
 def no_such_source(path: Path) -> Unimportable:
-    return _problem(str(path), f"nothing to import at {path}")
+    return Unimportable([problem(path, f"nothing to import at {path}")])
 
 
 def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
@@ -186,17 +200,17 @@ def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
 
 
 def slug(text: str, longest: int = 40) -> str:
-    """A text as part of an id: lower-case letters, digits and dashes; perhaps empty."""
+    """Turn a text into part of an id: lower-case letters, digits and dashes; may be empty."""
     return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
 
 
-def unique(name: str, taken: Iterable[str]) -> str:
-    """The name, with a number behind it where it is taken."""
-    used = set(taken)
-    number, free = 1, name
-    while free in used:
-        number += 1
-        free = f"{name}-{number}"
+def numbered(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number behind it where it is taken; `taken` has the last number that each one was given."""
+    free = name
+    while free in taken:
+        taken[name] += 1
+        free = f"{name}-{taken[name]}"
+    taken[free] = 1
     return free
 
 
@@ -226,13 +240,23 @@ def text_beside(home: Path, name: str) -> str:
         raise Refused(f"{shown(name)} is not UTF-8 text") from None
 
 
-def criteria(statements: Sequence[str]) -> list[dict[str, Any]]:
-    """A rubric's criteria: one point for each statement, under a short name of its own."""
-    made: list[dict[str, Any]] = []
-    for number, statement in enumerate(statements, start=1):
-        name = unique(slug(statement) or f"statement-{number}", [each["name"] for each in made])
-        made.append({"name": name, "max_points": 1, "description": statement})
-    return made
+def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, Any]:
+    """A rubric that gives one point for each statement, under a short name of its own, and wants all of them."""
+    rubric = "Give a statement its point only if the output clearly satisfies it, else none."
+    taken: dict[str, int] = {}
+    names = [
+        numbered(slug(text) or f"statement-{number}", taken)
+        for number, text in enumerate(statements, start=1)
+    ]
+    return {
+        "type": "llm-rubric",
+        "rubric": f"{before}\n{rubric}\n" if before else rubric,
+        "pass_threshold": 1.0,
+        "criteria": [
+            {"name": name, "max_points": 1, "description": text}
+            for name, text in zip(names, statements, strict=True)
+        ],
+    }
 
 
 SUITE_NAME = "suite.yaml"
@@ -247,10 +271,11 @@ def write(found: Found, folder: Path) -> Path:
     """
     if not found.tasks:
         reasons = "".join(f"\n{item}" for item in found.left_out)
-        raise _problem(found.source, f"no task can be imported{reasons}")
+        raise Unimportable([problem(found.source, f"no task can be imported{reasons}")])
     # A link that leads nowhere would be written through.
     if folder.exists() or folder.is_symlink():
-        raise _problem(str(folder), f"{folder} exists already and is left as it is; choose another --output")
+        words = f"{folder} exists already and is left as it is; choose another --output"
+        raise Unimportable([problem(folder, words)])
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -268,40 +293,29 @@ def suite_text(found: Found) -> str:
     return "".join(f"{line}\n" for line in _lines(found))
 
 
-def dumped(value: Any) -> str:
-    """A value as block YAML; texts of several lines stay readable."""
+def _dumped(value: Any) -> list[str]:
+    """The lines of a value as block YAML; texts of several lines stay readable."""
     text = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
     )
-    return str(text)
+    return str(text).splitlines()
 
 
 def _lines(found: Found) -> Iterator[str]:
     yield MODELINE
     yield f"# Imported from {_comment(found.source)} by `uplift import`."
-    if found.left_out:
-        yield "#"
-        yield "# Not imported:"
-        yield from (f"#   {_comment(str(item))}" for item in found.left_out)
-    if found.notes:
-        yield "#"
-        yield "# To know:"
-        yield from (f"#   {_comment(note)}" for note in found.notes)
+    for title, items in (("Not imported", found.left_out), ("To know", found.notes)):
+        if items:
+            yield from ("#", f"# {title}:", *(f"#   {_comment(str(item))}" for item in items))
     head: dict[str, Any] = {"skill_id": found.skill_id, "version": "1.0"}
     if found.description:
         head["description"] = found.description
-    yield from dumped(head).splitlines()
+    yield from _dumped(head)
     yield "tasks:"
     for task in found.tasks:
-        yield from _task_lines(task)
-
-
-def _task_lines(task: ImportedTask) -> Iterator[str]:
-    yield f"  # from {_comment(task.origin)}"
-    yield from (f"  # {_comment(remark)}" for remark in task.remarks)
-    for line in dumped([task.fields]).splitlines():
-        yield f"  {line}" if line else ""
-    yield ""
+        yield from (f"  # {_comment(remark)}" for remark in (f"from {task.origin}", *task.remarks))
+        yield from (f"  {line}" if line else "" for line in _dumped([task.fields]))
+        yield ""
 
 
 def _comment(text: str) -> str:
@@ -318,22 +332,19 @@ def _fill(folder: Path, found: Found) -> None:
 
 
 def _check(path: Path, found: Found) -> None:
-    """The file must say what was meant: it is read back and compared."""
+    """Read the written suite back; raises Unimportable where its tasks are not those that were meant."""
     try:
         loaded = suite.load(path)
     except suite.InvalidSuite as invalid:
         problems = [
-            Problem(found.source, 0, 0, problem.where, f"{found.source}: {problem.where}: {problem.message}")
-            for problem in invalid.problems
+            Problem(found.source, 0, 0, wrong.where, f"{found.source}: {wrong.where}: {wrong.message}")
+            for wrong in invalid.problems
         ]
         raise Unimportable(problems) from invalid
     meant = tuple(Task.model_validate(task.fields) for task in found.tasks)
     if loaded.tasks != meant:
-        raise _problem(found.source, "the suite would not say what the source says; please report this")
-
-
-def _problem(file: str, message: str) -> Unimportable:
-    return Unimportable([Problem(file, 0, 0, "", message)])
+        words = "the suite would not say what the source says; please report this"
+        raise Unimportable([problem(found.source, words)])
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""Read a promptfoo configuration: every prompt with every test becomes a task; providers stay behind.
+"""Read a promptfoo configuration: each prompt with each test becomes a task; providers are left out.
 
 Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
 (lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
@@ -17,7 +17,7 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers import promptfoo_judges
+from producer.importers import promptfoo_checks
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
@@ -29,8 +29,7 @@ from producer.importers.imported import (
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, check_of, rendered
-from producer.importers.promptfoo_judges import Judged
+from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered
 from producer.suites import json_file, yaml_file
 from producer.suites.yaml_file import Node
 
@@ -176,9 +175,9 @@ class PromptfooConfig:
         return target.value
 
 
+_ALL_HOLD = "every assertion must hold here"
 _TEST_KEYS = ("description", "vars", "assert", "prompts")
 _ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
-_SETTING = "Uplift has no such setting"
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def convert(path: Path) -> Found:
 
 
 class _Cases:
-    """Takes every test with every prompt and every choice of variables, and makes tasks of them."""
+    """Makes a task of every test with every prompt and every combination of variables."""
 
     def __init__(self, config: PromptfooConfig, found: Found) -> None:
         self._config = config
@@ -227,9 +226,7 @@ class _Cases:
             default = None
         for number, (owner, node) in enumerate(config.tests()):
             self._test(owner, node, number, default, prompts)
-        for key, node in _parts(config.root):
-            if key not in _ROOT_KEYS:
-                config.leave_out(source, node, key, _SETTING)
+        self._found.leave_out_settings(source, config.root, _ROOT_KEYS)
         self._found.note("providers are not carried over; choose models with --model and --judge-model")
         self._found.assertion_count = len(self._met)
         told = {item.place for item in self._found.left_out if item.kind == "assertion"}
@@ -245,10 +242,7 @@ class _Cases:
         assertions: list[Assertion] = []
         for owner, holder in (*holders, (source, node)):
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            for key, part in _parts(holder):
-                if key not in _TEST_KEYS:
-                    why = "every assertion must hold here" if key == "threshold" else _SETTING
-                    self._config.leave_out(owner, part, key, why)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
@@ -282,7 +276,7 @@ class _Cases:
             self._found.leave_out("task", test.place, what, why)
             return
         self._used.update(checks)
-        seconds = promptfoo_judges.timeout_of(list(checks.values()))
+        seconds = promptfoo_checks.timeout_of(list(checks.values()))
         for id_, judge in judged:
             fields: dict[str, Any] = {"id": id_}
             if test.description:
@@ -297,10 +291,10 @@ class _Cases:
             self._found.tasks.append(ImportedTask(origin, fields))
 
     def _judges(self, checks: list[Check], test: Test, context: dict[str, Any]) -> list[tuple[str, Judged]]:
-        deterministic = promptfoo_judges.needs_no_model(checks)
+        deterministic = promptfoo_checks.needs_no_model(checks)
         id_ = self._found.new_id(test.name) if deterministic else ""
-        judged = promptfoo_judges.deterministic_of(checks, id_, test.place, context)
-        rubric = promptfoo_judges.rubric_of(checks)
+        judged = promptfoo_checks.deterministic_of(checks, id_, test.place, context)
+        rubric = promptfoo_checks.rubric_of(checks)
         found = [(id_, judged)] if judged is not None else []
         if rubric is not None:
             found.append((self._found.new_id(f"{test.name}-rubric" if judged else test.name), rubric))
@@ -326,10 +320,6 @@ class _Cases:
                 raise Refused(f"the variable's file {shown(name)} is no text file (.txt, .md)")
             return text_beside(self._config.home, name).strip()
         return value
-
-
-def _parts(node: Node) -> list[tuple[str, Node]]:
-    return list(node.children.items()) if isinstance(node.children, dict) else []
 
 
 def _variables(source: ImportedSource, node: Node | None) -> dict[str, Any]:

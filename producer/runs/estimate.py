@@ -9,8 +9,7 @@ from typing import Any
 from producer.baselines.cache import look_up
 from producer.plan import Plan, mounts
 from producer.runs.readiness import asked_by, missing
-from workers.models.choose import is_agent
-from workers.models.names import graders
+from workers.models.choose import graders, is_agent
 from workers.models.prices import attempt_estimate, longest_answer
 
 # In tokens, a few paragraphs: an assumption, and told beside the figure that rests on it.

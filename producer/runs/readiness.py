@@ -11,8 +11,7 @@ import redis
 
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.plan import Plan
-from workers.models.names import asked
-from workers.models.needs import Need, lacking, needs
+from workers.models.choose import Need, asked, lacking, needs
 from workers.store import redis_client as servers
 from workers.store.messages import ModelSettings
 

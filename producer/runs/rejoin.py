@@ -12,7 +12,7 @@ from producer.server import connect, private_server
 from producer.server.connect import NoTrace, NotServed, Server
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places, check_run_id, finished
-from workers.models.names import asked
+from workers.models.choose import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
 
 CANCEL_SECONDS = 1.0

@@ -31,7 +31,7 @@ from producer.state_root import Places
 from producer.suites import suite as suites
 from producer.suites import suite as task_remarks
 from producer.suites.suite import Suite
-from workers.models.names import parse
+from workers.models.choose import parse
 from workers.store.messages import Cell, Task
 from workers.store.run_store import Store, UnknownRun
 

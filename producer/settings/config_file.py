@@ -93,8 +93,9 @@ def _secrets(value: object, steps: Steps) -> Iterator[Broken]:
 
 def _misnamed(values: RunSettings) -> Iterator[Broken]:
     """Model specs, parameters and programs that no worker could use."""
+    from workers.models.choose import parse
     from workers.models.command import declared
-    from workers.models.names import UnknownModel, parse
+    from workers.models.model import UnknownModel
 
     specs: list[tuple[Steps, str]] = [(("models", n), spec) for n, spec in enumerate(values.models)]
     specs += [(("limits", spec), spec) for spec in values.limits.__pydantic_extra__]

@@ -20,8 +20,8 @@ import redis
 from producer.settings import config_file as configs
 from producer.settings.config_file import Config
 from producer.state_root import on_broker
+from workers.models.choose import PROGRAMS, Need, needs
 from workers.models.model import message
-from workers.models.needs import PROGRAMS, Need, needs
 from workers.store import redis_client as servers
 from workers.store.settings import InvalidBroker, checked_broker, redacted
 
@@ -284,7 +284,7 @@ def _sandbox(config: Config) -> Iterator[Check]:
     lack: Status = "problem" if wanted == "required" else "warning"
     remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
     tried = command.probe()
-    if tried.works:
+    if tried.bubblewrap:
         yield Check("sandbox", "ok", "judges that run code are confined by bubblewrap")
     else:
         found = f"judges that run code are less confined: {tried.why_not}"

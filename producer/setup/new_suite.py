@@ -26,7 +26,7 @@ from producer.skills import skill as skills
 from producer.skills.skill import InvalidSkill
 from producer.state_root import file_name
 from producer.suites import editor_schema
-from workers.models.needs import OURS
+from workers.models.choose import OURS
 
 GIT_SECONDS = 10
 # No space, quote or `$`: the words end up in other people's workflows.

@@ -25,12 +25,15 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
-from judges.spec import JUDGE_TYPES, FixturePath, JudgeSpec
+from judges.spec import FixturePath, JudgeSpec
 from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node
 from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
 
 Steps = tuple[str | int, ...]
+JUDGE_TYPES: tuple[str, ...] = tuple(
+    get_args(judge.model_fields["type"].annotation)[0] for judge in get_args(JudgeSpec)
+)
 
 # What every dialect of patterns can say, as editors read it in the schema; `_in_any_script` says the rest.
 _ID = r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]{0,63}$"

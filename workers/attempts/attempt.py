@@ -26,6 +26,7 @@ from workers.attempts.permits import Halted, Turn, Turns
 from workers.attempts.run_context import Question, Run
 from workers.attempts.tally import Bill, Tally, measured
 from workers.attempts.workspace import Answer, AttemptFolder, Stored, is_ungraded, now
+from workers.models.choose import graders, is_simulated
 from workers.models.model import (
     RETRIES,
     Model,
@@ -35,7 +36,6 @@ from workers.models.model import (
     with_retries,
     without_secrets,
 )
-from workers.models.names import graders, is_simulated
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
 from workers.store import keys
@@ -277,14 +277,15 @@ class Attempt:
 
     def _simulated_grade(self, request: Request, spec: str) -> Completion:
         """A mocked judge is content, a simulated one gives the score that was drawn for the attempt."""
-        from judges.checks.rubric import passing_reply, reply_with_score
+        from judges.checks.rubric import reply_with_score
 
         rubric = self._question.task.judge
         assert isinstance(rubric, Rubric)
         client = self._run.model(spec)
-        reply = passing_reply(rubric)
+        reply = reply_with_score(rubric, 1.0, "mock")
         if isinstance(client, Sim):
-            reply = reply_with_score(rubric, client.rubric_score(request, rubric.pass_threshold))
+            score = client.rubric_score(request, rubric.pass_threshold)
+            reply = reply_with_score(rubric, score, "simulated")
         return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
 
     async def _graded(self, spec: str, request: Request, bill: Bill) -> Completion:

@@ -17,8 +17,7 @@ import redis.asyncio
 
 from workers.attempts.shared_limits import Breaker
 from workers.models.choose import is_agent, model_for, mounts_skills
-from workers.models.model import Model, ModelError
-from workers.models.names import UnknownModel
+from workers.models.model import Model, ModelError, UnknownModel
 from workers.store import keys
 from workers.store.bundles import BundleMissing, Folders
 from workers.store.claims import RunClaims

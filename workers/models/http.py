@@ -1,4 +1,4 @@
-"""Ask a model through its vendor's SDK: bounded bodies, one way to name parameters, and what an HTTP error means.
+"""Ask a model through its vendor's SDK: send the request, bound and read the answer, classify HTTP errors.
 
 The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours. An error means: ask
 later, do not ask again, or give up on the model.
@@ -17,17 +17,19 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from judges.judgment import COUNT, Completion
+from judges.judgment import Completion
 from workers.models.model import (
+    KEYS,
     MAX_OUTPUT_BYTES,
     UNBILLED,
     ModelBusy,
     ModelError,
     ModelFailed,
     Request,
+    capped,
     message,
+    named,
 )
-from workers.models.needs import KEYS
 from workers.models.prices import priced
 from workers.store.messages import ModelSettings
 
@@ -80,11 +82,10 @@ HTTP: dict[str, Any] = {
 class SdkModel:
     """One client of a vendor's SDK and its connections, for one model; use it on one event loop only.
 
-    The SDKs come from one generator: their errors and HTTP clients have the same names. A vendor's class adds
-    `_client`, `_arguments`, `_send`, `_reason` and `_completion`.
+    The SDKs come from one generator: their errors and HTTP clients have the same names. A vendor's class adds the
+    methods that are named at the end.
     """
 
-    agent = False
     kind: str
     sdk: Any
     http_client = "DefaultAioHttpClient"
@@ -95,7 +96,18 @@ class SdkModel:
         self._connected: Any = None
 
     async def complete(self, request: Request) -> Completion:
-        arguments = self._arguments(request)
+        params = {**self.settings.params, **request.params}
+        if request.system:
+            params["system"] = request.system
+        params = {name: value for name, value in params.items() if value is not None}
+        params.pop("base_url", None)
+        arguments = {
+            "model": self.name,
+            **self._arguments(params, {"role": "user", "content": request.prompt}),
+        }
+        # The SDK's signature changes with the models; what the API does not know it refuses by name.
+        if params:
+            arguments["extra_body"] = params
         try:
             # The client is made at the first call, so that its connections belong to the running loop.
             if self._connected is None:
@@ -113,30 +125,45 @@ class SdkModel:
             # Without a key an SDK raises before it sends anything, and may not name the variable.
             keys = KEYS[self.kind]
             known = self._base_url() or any(os.environ.get(name) for name in keys)
-            text = f"{self.kind} has no key; set {keys[0]} where the worker runs"
-            raise ModelFailed(
-                message(f"{type(wrong).__name__}: {wrong}" if known else text), hopeless=True
-            ) from None
-        said, unusable = self._completion(response.http_response.content)
-        said = priced(said, f"{self.kind}:{self.name}", self.settings)
-        if unusable is not None:
-            raise ModelFailed(unusable, completion=said)
-        return said
+            words = f"{self.kind} has no key; set {keys[0]} where the worker runs"
+            if known:
+                words = f"{type(wrong).__name__}: {wrong}"
+            raise ModelFailed(message(words), hopeless=True) from None
+        answer, cut = read(response.http_response.content)
+        text = self._text(answer)
+        words, capped_off = capped(text or "")
+        usage = answer.get("usage")
+        completion = Completion(
+            text=words,
+            truncated=cut or capped_off or self._is_cut(answer),
+            turns=1,
+            served_model=named(answer.get("model")),
+            **self._usage(usage if isinstance(usage, dict) else {}),
+        )
+        completion = priced(completion, f"{self.kind}:{self.name}", self.settings)
+        if text is None:  # it is billed all the same
+            words = f"unreadable answer: no {self.text_holder} in {message(str(answer))}"
+            raise ModelFailed(words, completion=completion)
+        return completion
 
     async def close(self) -> None:
         if self._connected is not None:
             await self._connected.close()
 
     def _base_url(self) -> str | None:
-        """The address of a server of one's own, which may want no key."""
+        """The address of a self-hosted server, which may need no key; None for the vendor's own."""
         return None
 
-    # What a vendor's class knows; a completion comes with what is wrong with one that is billed but holds no answer.
+    # What a vendor's class knows. `_arguments` takes out of the parameters what has a place of its own; `_text` is None
+    # where an answer has no `text_holder`.
+    text_holder: str
     _client: Callable[..., Any]
-    _arguments: Callable[[Request], dict[str, Any]]
+    _arguments: Callable[[dict[str, Any], dict[str, str]], dict[str, Any]]
     _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
     _reason: Callable[[Any], str | None]
-    _completion: Callable[[bytes], tuple[Completion, str | None]]
+    _text: Callable[[dict[str, Any]], str | None]
+    _is_cut: Callable[[dict[str, Any]], bool]
+    _usage: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def read(body: bytes) -> tuple[dict[str, Any], bool]:
@@ -154,25 +181,12 @@ def read(body: bytes) -> tuple[dict[str, Any], bool]:
 
 
 def no_connection(broken: Exception) -> ModelBusy:
-    """A call that was cut off may be billed all the same; one that reached nobody is not."""
+    """ModelBusy for a broken connection; only a call that reached no server is known to cost nothing."""
     words = message(f"no connection: {broken.__cause__ or broken}")
     why: BaseException | None = broken
     while why is not None and not isinstance(why, ConnectionRefusedError | socket.gaierror):
         why = why.__cause__ or why.__context__
     return ModelBusy(words, completion=UNBILLED if why is not None else None)
-
-
-def parameters(settings: ModelSettings, request: Request) -> dict[str, Any]:
-    """The run's parameters with the request's own on top; `system` is the request's where it has one."""
-    params = {**settings.params, **request.params}
-    if request.system:
-        params["system"] = request.system
-    return {name: value for name, value in params.items() if value is not None}
-
-
-def count(value: Any) -> int | None:
-    """A token count as the provider gave it, or None where it gave none that can be."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
 
 
 HOPELESS = (401, 402, 403, 404)
@@ -181,7 +195,7 @@ _OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 
 def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
-    """What an HTTP error means for the attempt: try later, or not at all. Providers bill nothing for it."""
+    """Turn an HTTP error into ModelBusy (retry later) or ModelFailed (do not); providers bill nothing for either."""
     if 300 <= status < 400:
         where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
         remedy = "redirects are not followed; set base_url to the address that answers"

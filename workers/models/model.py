@@ -1,4 +1,4 @@
-"""The shape that all model clients have, how they fail and are asked again, and what they said, made safe to store.
+"""What all model clients share: request and errors, retries, and cleaning answers and messages for storage.
 
 Safe is valid Unicode, at most 4 MiB, and no secret in an error's text. A busy model is asked again at most five times,
 after exponential waits with full jitter, never sooner than the server's Retry-After.
@@ -11,7 +11,9 @@ import json
 import os
 import random
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +21,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from judges.errors import UpliftError
-from judges.judgment import Completion, Sandbox
+from judges.judgment import COUNT, Completion, Sandbox
 from workers.store.messages import Task
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
-
-
 UNBILLED = Completion(
     input_tokens=0, output_tokens=0, cache_read_tokens=0, cache_write_tokens=0, cost_usd=0.0
 )
@@ -59,6 +59,10 @@ class ModelBusy(ModelError):
         self.retry_after = retry_after
 
 
+class UnknownModel(UpliftError, ValueError):
+    """A model spec that names no model; the message says what is allowed."""
+
+
 class ModelTimedOut(TimeoutError):
     """An agent was stopped at its deadline; `completion` holds what it had said and spent by then."""
 
@@ -90,13 +94,22 @@ class Request:
 
 
 class Model(Protocol):
-    """Anything that completes a request."""
+    """Anything that completes a request; `close` lets go of connections, which most models have none of."""
 
     async def complete(self, request: Request) -> Completion: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
+# Which environment variables hold a model's key, by kind; any of them will do.
+KEYS = {
+    "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "openai": ("OPENAI_API_KEY",),
+    "command:codex": ("CODEX_API_KEY",),
+    "command:gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
 CUT = ("max_tokens", "model_context_window_exceeded")  # how Anthropic's models end an answer that is cut
 _SECRET_NAME = re.compile(
     r"(KEY|KEY_ID|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PASS|_PAT|CREDENTIALS?)(_?[0-9]+)?$"
@@ -128,7 +141,7 @@ def decoded(data: bytes) -> tuple[str, bool]:
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """What the environment holds of secrets, longest first; short ones would hit by chance.
+    """List the secrets in an environment, longest first; short values would match by chance.
 
     That is the values that their names call secret, those of headers, and passwords in addresses; each also as
     JSON and as an address would spell it.
@@ -173,12 +186,48 @@ def named(value: object) -> str | None:
     return (message(value) or None) if isinstance(value, str) else None
 
 
+def count(value: Any) -> int | None:
+    """A token count from a provider's reply; None where it is missing or impossible."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
+
+
+MESSAGE_USAGE = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def tokens(
+    usage: Mapping[str, Any], names: tuple[str, str, str, str] = MESSAGE_USAGE
+) -> dict[str, int | None]:
+    """Read token counts as Anthropic writes them: its input count leaves out cached tokens, ours includes them."""
+    plain, output, read, written = (count(usage.get(name)) for name in names)
+    return {
+        "input_tokens": None if plain is None else plain + (read or 0) + (written or 0),
+        "output_tokens": output,
+        "cache_read_tokens": read,
+        "cache_write_tokens": written,
+    }
+
+
 def message(text: str, environment: Mapping[str, str] | None = None) -> str:
     """An error's text on one short line, without any secret that the environment holds."""
     text = without_secrets(text, environment)[:_MOST_CHARACTERS]
     line = " ".join(re.sub(r"[^\S\n]|[\x00-\x1f\x7f-\x9f]", " ", text).split())
     line = _SURROGATE.sub("\ufffd", line)
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"
+
+
+programs: set[int] = set()  # process groups of the programs that stand for models and run now
+
+
+def kill_programs() -> None:
+    """Kill every running program with its process group; for a worker that must stop at once."""
+    for group in list(programs):
+        kill_group(group)
+
+
+def kill_group(group: int) -> None:
+    """Kill all processes of a group, where there are any that we may kill."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 RETRIES = 5

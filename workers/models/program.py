@@ -1,4 +1,4 @@
-"""Run a program that stands for a model, with a throw-away home and a workspace; nothing of it is left running.
+"""Run a program as a model, with a temporary home and a workspace, and kill all its processes at the end.
 
 Covered: output is cut while it is read, the process group is killed however the run ends, the program itself
 also when this process dies, no environment but what is allowed. Where bubblewrap works, children that left
@@ -22,7 +22,7 @@ from typing import cast
 
 from judges.inside.drop_rights import NOBODY
 from judges.inside.remove_folder import remove
-from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request
+from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request, kill_group, programs
 
 # A reader of lines keeps at most one; longer ones are dropped.
 MAX_LINE_BYTES = 4 * MAX_OUTPUT_BYTES
@@ -30,22 +30,13 @@ _STDERR_TAIL = 4096
 _LAST_WORDS_SECONDS = 2.0
 _PASSED_ON = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
-    *(
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "ALL_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "all_proxy",
-        "no_proxy",
-    ),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
 )
 # Returns True when nothing more needs to be read: the program is then killed.
 OnLine = Callable[[bytes], bool]
 
-_running: set[int] = set()
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -88,12 +79,12 @@ async def run(
     try:
         # A start that is cancelled halfway waits for every child that holds the pipes, which may be for ever.
         transport, _ = await asyncio.shield(starting)
-        _running.add(transport.get_pid())
+        programs.add(transport.get_pid())
         writer = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         writer.write(stdin)
         writer.close()
         await watched.over.wait()
-        _kill_group(transport.get_pid())
+        kill_group(transport.get_pid())
         # Its children may hold the pipes, but what was written before is to be read.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
@@ -172,28 +163,16 @@ class _Watched(asyncio.SubprocessProtocol):
         self.over.set()
 
 
-def kill_all() -> None:
-    """Kill every program that runs, with its group: this process leaves and waits for nobody."""
-    for pid in list(_running):
-        _kill_group(pid)
-
-
 def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         transport, _ = starting.result()
-        _kill_group(transport.get_pid())
-        _running.discard(transport.get_pid())
+        kill_group(transport.get_pid())
+        programs.discard(transport.get_pid())
         transport.close()
 
 
-def _kill_group(pid: int | None) -> None:
-    if pid is not None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-
 def _before_the_program() -> None:
-    """In the child, before the program starts: be killed when the worker is, and own one's pipes."""
+    """Runs in the child before the program: be killed with the worker, and own the pipes."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # A root worker's program becomes nobody, who could not open /dev/stderr by that name otherwise.
@@ -245,5 +224,5 @@ def mount(skill: Path, into: Path, places: AgentFolders) -> None:
 
 
 def own_deadline(request: Request) -> float:
-    """Seconds the program may run: a little less than the attempt, so that what it spent is still told."""
+    """Seconds the program may run: a little less than the attempt's time-out, so that its cost is still recorded."""
     return request.timeout_seconds - min(1.0, request.timeout_seconds / 20)

@@ -21,8 +21,8 @@ from workers.attempts.attempt import Attempt
 from workers.attempts.permits import Turns
 from workers.attempts.run_context import Run, RunGone, Runs
 from workers.attempts.tally import Tally
-from workers.models.needs import absent
-from workers.models.program import kill_all
+from workers.models.choose import absent
+from workers.models.model import kill_programs
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Teller
 from workers.store.bundles import BundleError
 from workers.store.claims import drop_all
@@ -158,7 +158,7 @@ class Engine:
         self.draining = True
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(CANCEL_SECONDS)
-        kill_all()
+        kill_programs()
         # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
         client = connect(self.settings.broker, timeout_seconds=5, retries=1)
         with suppress(redis.RedisError):
