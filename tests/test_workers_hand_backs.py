@@ -10,7 +10,7 @@ from aggregate.records.record import AttemptRecord
 from judges.judgment import BenchmarkTimes, Completion, Criterion, Judgment
 from judges.safe_text import storable
 from workers.attempts.attempt import kept
-from workers.attempts.tally import Bill
+from workers.attempts.run_context import Bill
 from workers.models.model import ModelFailed
 from workers.process import celery_app
 from workers.process.bootsteps import _FinishConsumer

@@ -18,8 +18,7 @@ from conftest import refusing_writes
 from kombu.transport.redis import Mutex
 from submitting import RUN, a_stored_run
 
-from workers.attempts.run_context import Run
-from workers.attempts.shared_limits import Breaker
+from workers.attempts.run_context import Breaker, Run
 from workers.process import heartbeat as leases
 from workers.process.bootsteps import Idleness, tolerated
 from workers.process.celery_app import App
@@ -461,7 +460,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     "broken",
     [
         "workers.attempts.attempt.Attempt.note",
-        "workers.attempts.shared_limits.ModelLimits.release",
+        "workers.attempts.permits.ModelLimits.release",
         "workers.attempts.attempt.Attempt.store",
     ],
     ids=["noting the answer", "giving back the limit", "storing the record"],

@@ -22,8 +22,7 @@ from standing_in import Reply, standing_in
 from judges.judgment import Completion, Judgment, Sandbox
 from judges.spec import Rubric
 from workers.attempts.attempt import Attempt
-from workers.attempts.run_context import Question, Run
-from workers.attempts.workspace import Answer
+from workers.attempts.run_context import Answer, Question, Run
 from workers.models import agent_sandbox
 from workers.models.choose import model_for
 from workers.models.command import PRESETS, BadPath, parse

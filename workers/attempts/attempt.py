@@ -23,23 +23,14 @@ from judges.judgment import Workspace as Place
 from judges.safe_text import storable
 from judges.spec import Rubric
 from workers.attempts.permits import Halted, Turn, Turns
-from workers.attempts.run_context import Question, Run
-from workers.attempts.tally import Bill, Tally, measured
-from workers.attempts.workspace import Answer, AttemptFolder, Stored, is_ungraded, now
-from workers.models.model import (
-    RETRIES,
-    Model,
-    ModelError,
-    ModelTimedOut,
-    Request,
-    with_retries,
-    without_secrets,
-)
+from workers.attempts.run_context import Answer, Bill, Question, Run, is_ungraded, measured, now
+from workers.attempts.workspace import AttemptFolder, Stored
+from workers.models.model import RETRIES, ModelError, ModelTimedOut, Request, without_secrets
 from workers.models.names import graders, is_simulated
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
 from workers.store import keys
-from workers.store.claims import Claim, Finished, Wanted
+from workers.store.claims import Claim, Finished, StoreResult, Wanted
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.run_store import pack
 
@@ -52,14 +43,14 @@ MOST_RECORD_BYTES = 64 << 20
 
 
 class Host(Protocol):
-    """The worker process that makes attempts: an engine. `done` counts those that have ended."""
+    """The worker process that makes attempts: an engine. `count` notes one that has ended."""
 
     name: str
     turns: Turns
-    tally: Tally
-    done: int
 
     def check_draining(self) -> None: ...
+
+    def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None: ...
 
 
 class Attempt:
@@ -142,12 +133,11 @@ class Attempt:
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """What the model said: in an earlier run, or in a try that only lacks a grade; else it is asked."""
         run = self._run
-        self._workspace = stored = Stored(run, self._index)
-        if run.manifest.rejudged_from is not None:
-            return await stored.of_earlier_run(self._question)
-        if self._claim.errors and (answer := await stored.of_earlier_try(self._question)) is not None:
-            return answer
-        self._workspace = None
+        if run.manifest.rejudged_from is not None or self._claim.errors:
+            self._workspace = stored = Stored(run, self._index)
+            if (answer := await stored.answer(self._question)) is not None:
+                return answer
+            self._workspace = None
         if run.is_agent(self._question.model):
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         return await self.ask(turn)
@@ -155,25 +145,24 @@ class Attempt:
     async def ask(self, turn: Turn) -> Answer:
         """Ask the model within the task's time; whatever goes wrong is in the answer."""
         started_at, begun = now(), time.perf_counter()
-        calls = _Calls(turn)
         request = Request(prompt=self._question.task.prompt)
 
         def ended(**how: Any) -> Answer:
             seconds = time.perf_counter() - begun
-            retries = max(0, calls.tries - 1)
-            return Answer(request, started_at, seconds, retries=retries, bill=calls.bill, **how)
+            retries = max(0, turn.tries - 1)
+            return Answer(request, started_at, seconds, retries=retries, bill=turn.bill, **how)
 
         try:
             request = self._request()
             model = self._run.model(self._question.model)
             # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
             return ended(
-                completion=kept(await calls.answer(model, request, self._retries(), wait_beyond=False))
+                completion=kept(await turn.answer(model, request, self._retries(), wait_beyond=False))
             )
         except TimeoutError as late:
-            spent = calls.bill.unanswered()
+            spent = turn.bill.unanswered()
             if isinstance(late, ModelTimedOut):
-                spent = kept(late.completion.model_copy(update=usage(calls.bill.failed or [late.completion])))
+                spent = kept(late.completion.model_copy(update=usage(turn.bill.failed or [late.completion])))
             words = f"no answer within {self._question.task.timeout_seconds:g} s"
             return ended(outcome="timeout", error=words, completion=spent)
         # Any exception of a client is this attempt's error; the type names what broke where the message does not.
@@ -181,7 +170,7 @@ class Attempt:
             # Cut after the secrets are gone: half of one is a secret, too.
             text = storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
             hopeless = getattr(problem, "hopeless", False)
-            return ended(outcome="error", error=text, hopeless=hopeless, completion=calls.bill.unanswered())
+            return ended(outcome="error", error=text, hopeless=hopeless, completion=turn.bill.unanswered())
 
     def _retries(self) -> int:
         return RETRIES if self._run.settings.retry else 0
@@ -290,14 +279,13 @@ class Attempt:
     async def _graded(self, spec: str, request: Request, bill: Bill) -> Completion:
         """What a judge's model says, within its limits and with the retries of any other call."""
         async with self._host.turns.judging(self._run, spec, request.prompt) as turn:
-            calls = _Calls(turn)
             try:
-                return await calls.answer(self._run.model(spec), request, self._retries())
+                return await turn.answer(self._run.model(spec), request, self._retries())
             except ModelError as problem:
-                problem.completion = calls.bill.unanswered() or problem.completion
+                problem.completion = turn.bill.unanswered() or problem.completion
                 raise
             finally:
-                bill.include_judging(calls.bill)
+                bill.include_judging(turn.bill)
 
     def _record(
         self, answer: Answer, judged: tuple[Judgment, float] | None, workspace: str | None = None
@@ -358,50 +346,8 @@ class Attempt:
             payload=payload,
         )
         stored = await self._run.claims.store(finished)
-        self._host.tally.add(self._run.manifest.run_id, record, bill, stored)
-        self._host.done += 1
+        self._host.count(self._run.manifest.run_id, record, bill, stored)
         return int(stored in ("stored", "replaced"))
-
-
-class _Calls:
-    """The calls of one request: the first, and those that repeat it while the model is busy."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self.tries = 0
-        self.bill = turn.bill = Bill()
-
-    async def answer(
-        self, model: Model, request: Request, retries: int, *, wait_beyond: bool = True
-    ) -> Completion:
-        """The answer, with what the failed tries before it used. Raises TimeoutError after the request's time.
-
-        Without `wait_beyond`, a wait that would end after that time is not begun, and the last problem is raised.
-        """
-        async with asyncio.timeout(request.timeout_seconds) as deadline:
-
-            async def call() -> Completion:
-                self.tries += 1
-                if self.tries > 1:
-                    await _again(self._turn, deadline)
-                return await self.bill.call(model.complete(request))
-
-            def seconds_left() -> float:
-                return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-
-            completion, _ = await with_retries(
-                call, retries=retries, seconds_left=None if wait_beyond else seconds_left
-            )
-        return self.bill.answered(completion)
-
-
-async def _again(turn: Turn, deadline: asyncio.Timeout) -> None:
-    """Wait for the limit before a call is repeated. The deadline stands still meanwhile: a pace is no slow answer."""
-    loop = asyncio.get_running_loop()
-    left = (deadline.when() or 0.0) - loop.time()
-    deadline.reschedule(None)
-    await turn.again()
-    deadline.reschedule(loop.time() + left)
 
 
 def kept(completion: Completion) -> Completion:

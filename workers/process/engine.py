@@ -17,15 +17,15 @@ from typing import Any, cast
 import redis
 import redis.asyncio
 
+from aggregate.records.record import AttemptRecord
 from workers.attempts.attempt import Attempt
 from workers.attempts.permits import Turns
-from workers.attempts.run_context import Run, RunGone, Runs
-from workers.attempts.tally import Tally
+from workers.attempts.run_context import Bill, Run, RunGone, Runs
 from workers.models.needs import absent
 from workers.models.program import kill_all
-from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Teller
+from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.store.bundles import BundleError
-from workers.store.claims import drop_all
+from workers.store.claims import StoreResult, drop_all
 from workers.store.redis_client import connect, connect_insisting
 from workers.store.run_store import Store
 from workers.store.settings import ProcessSettings
@@ -92,7 +92,7 @@ class Engine:
         self._loop = asyncio.new_event_loop()
         self._client = connect_insisting(settings.broker)
         self.tally = Tally()
-        self.turns = Turns(self._client, settings, self.tally)
+        self.turns = Turns(self._client, settings, self.tally.retried)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
@@ -129,6 +129,11 @@ class Engine:
             "done": self.done,
             "lacks": absent(os.environ),
         }
+
+    def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None:
+        """Note that an attempt has ended here."""
+        self.done += 1
+        self.tally.add(run_id, record, bill, result)
 
     def _tell(self, client: redis.Redis) -> None:
         """Tell those who watch a run what is in flight here."""

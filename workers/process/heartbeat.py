@@ -19,20 +19,25 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import redis
 
-from workers.attempts.tally import RunTally, Tally
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.messages import Grid
 from workers.store.redis_client import AWAY, connect, sign_of_life
 from workers.store.settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from aggregate.records.record import AttemptRecord
+    from workers.attempts.run_context import Bill
+    from workers.store.claims import StoreResult
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +172,85 @@ def start_again(why: str, *, worked: bool) -> None:
     os.environ[_RESTARTS] = str(restarts)
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+RUNS_KEPT = 64
+# Seconds; a judge takes milliseconds, an agent many minutes.
+BOUNDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+
+class Histogram:
+    """How many values fell below each of BOUNDS, and their sum."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+@dataclass
+class RunTally:
+    """One run's share: attempts that ended here, repeated calls, those with calls of unknown cost, and USD."""
+
+    done: int = 0
+    retries: int = 0
+    unpriced: int = 0
+    spent: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of a process since it started: by model, and by run for those who watch one.
+
+    The event loop adds, other threads read: a reader may see a number one attempt before its neighbour, and computes
+    nothing from two of them that would mind.
+    `wasted_attempts` were paid for and did not count, because another delivery or a later try did. Of errors that a
+    later try replaced, the cost is not known here and not in `wasted_usd`.
+    """
+
+    attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    unpriced: Counter[str] = field(default_factory=Counter)
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    model_seconds: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    judge_seconds: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    wasted_attempts: int = 0
+    wasted_usd: float = 0.0
+    runs: OrderedDict[str, RunTally] = field(default_factory=OrderedDict)
+
+    def run(self, run_id: str) -> RunTally:
+        """A run's own tally; those of runs long past are forgotten."""
+        if run_id not in self.runs:
+            self.runs[run_id] = RunTally()
+            if len(self.runs) > RUNS_KEPT:
+                self.runs.popitem(last=False)
+        return self.runs[run_id]
+
+    def retried(self, run_id: str, model: str) -> None:
+        """Count a call that is repeated because the model was busy."""
+        self.retries[model] += 1
+        self.run(run_id).retries += 1
+
+    def add(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None:
+        """Count an attempt that has ended; `result` says what became of its record."""
+        model, mine = record.model or "", self.run(run_id)
+        mine.done += 1
+        self.attempts[model, record.outcome] += 1
+        mine.spent += bill.usd
+        self.spent[model] += bill.usd
+        if bill.unpriced:
+            mine.unpriced += 1
+            self.unpriced[model] += 1
+        if record.model_ms is not None and bill.calls:  # an answer that is only judged again took no time
+            self.model_seconds[model].add(record.model_ms / 1000)
+        if record.judge_ms is not None and record.judgments:
+            self.judge_seconds[record.judgments[0].judge].add(record.judge_ms / 1000)
+        if result != "stored":
+            self.wasted_attempts += 1
+            self.wasted_usd += bill.usd if result != "replaced" else 0.0
 
 
 FORGOTTEN_SECONDS = 6

@@ -27,7 +27,7 @@ import redis
 from celery import bootsteps
 
 from aggregate.text.formats import plain
-from workers.attempts.tally import BOUNDS, Histogram
+from workers.process.heartbeat import BOUNDS, Histogram
 from workers.store.keys import FINISH, LANES, QUARANTINE, waiting_keys
 from workers.store.redis_client import connect
 from workers.store.settings import is_loopback

@@ -17,7 +17,7 @@ import redis.asyncio
 from workers.store.keys import Keys, script
 
 Code = Literal["go", "final", "held", "halted", "quarantine", "poison", "full", "budget"]
-Stored = Literal["stored", "replaced", "duplicate", "late"]
+StoreResult = Literal["stored", "replaced", "duplicate", "late"]
 MOST_AT_ONCE = 200
 RELEASE_SECONDS = 5.0
 _ASKED = 0
@@ -158,9 +158,9 @@ class RunClaims:
             self._claims[kind] = Coalescer(lambda indexes: self._send_claims(kind, indexes))
         return cast("Claim", await self._claims[kind](wanted.index))
 
-    async def store(self, finished: Finished) -> Stored:
+    async def store(self, finished: Finished) -> StoreResult:
         """Store a record, which ends its claim. One that could not be stored keeps it: `release` it then."""
-        stored = cast("Stored", await self._store(finished))
+        stored = cast("StoreResult", await self._store(finished))
         self.held.pop(finished.index, None)
         return stored
 
@@ -194,7 +194,7 @@ class RunClaims:
         answers = await self._claim_script(keys=self._claim_keys, args=arguments)
         return [_claim(answer) for answer in answers]
 
-    async def _send_records(self, records: list[Finished]) -> list[Stored]:
+    async def _send_records(self, records: list[Finished]) -> list[StoreResult]:
         arguments: list[Any] = []
         for record in records:
             arguments += [
@@ -209,7 +209,7 @@ class RunClaims:
                 record.payload,
             ]
         answers = await self._store_script(keys=self._store_keys, args=arguments)
-        return [cast("Stored", answer.decode()) for answer in answers]
+        return [cast("StoreResult", answer.decode()) for answer in answers]
 
 
 def _claim(answer: list[Any]) -> Claim:
