@@ -157,7 +157,7 @@ def _plan(
 
 def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
     from producer.runs import evaluate as evaluation
-    from workers.store.settings import checked_broker
+    from workers.store.keys import checked_broker
 
     places, url = Places(plan.options.state_root), plan.options.broker
     display = _Callbacks(options.get("on_progress", _ignore), options.get("on_message", _ignore))

@@ -13,8 +13,7 @@ import redis.asyncio
 from workers.attempts.permits import Halted, Turns, uncounted
 from workers.attempts.run_context import Bill, Question, Run
 from workers.models.model import ModelFailed
-from workers.store.messages import Limits, ModelSettings
-from workers.store.settings import ProcessSettings
+from workers.store.messages import Limits, ModelSettings, ProcessSettings
 
 MODEL = "command:agent"
 SKILL = "x" * 24_000

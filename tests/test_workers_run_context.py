@@ -10,8 +10,8 @@ from submitting import a_stored_run
 from workers.attempts.run_context import RUNS_KEPT, Runs
 from workers.models.sim import Sim
 from workers.process.engine import Batch, Engine
+from workers.store.messages import ProcessSettings
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from workers.attempts.run_context import Bill, Question, Run
 from workers.models.model import Model, ModelFailed, Request, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
-from workers.store.messages import NO_LIMITS, Limits, ModelSettings
-from workers.store.settings import ProcessSettings
+from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSettings
 
 # How often whoever waits for a limit looks whether the run was halted.
 LOOK_SECONDS = 2.0

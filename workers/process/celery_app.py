@@ -10,6 +10,7 @@ import os
 import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
 import kombu
 from celery import Celery
@@ -18,8 +19,8 @@ from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
 from workers.store.keys import FINISH, LANES, QUARANTINE, queue
+from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY
-from workers.store.settings import ProcessSettings, celery_url, from_environment
 
 if TYPE_CHECKING:
     from workers.process.engine import Batch, Engine
@@ -108,6 +109,17 @@ class Connection(kombu.Connection):  # type: ignore[misc]  # as above
         return Transport
 
 
+def celery_url(url: str) -> str:
+    """The broker's address as Celery spells it: unix sockets its own way, and TLS with the order to verify."""
+    parts = urlsplit(url)
+    if parts.scheme == "rediss" and "ssl_cert_reqs=" not in parts.query:
+        return parts._replace(query="&".join(filter(None, [parts.query, "ssl_cert_reqs=required"]))).geturl()
+    if parts.scheme != "unix":
+        return url
+    path = quote(unquote(parts.path), safe="/")
+    return f"redis+socket://{path}"
+
+
 def configuration(settings: ProcessSettings) -> dict[str, Any]:
     """Celery's settings for this server; docs/ARCHITECTURE.md tells what each of them prevents."""
     connections = 4 * settings.threads + 50
@@ -180,11 +192,13 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
 @lru_cache(maxsize=1)
 def worker_app() -> App:
     """The app of this worker process, made from its environment, which is read here and nowhere else."""
-    from workers.process import bootsteps, metrics
+    from workers.process import bootsteps
 
     app = App(from_environment())
     app.steps["worker"].add(bootsteps.Finisher)
-    if os.environ.get(metrics.PORT):
+    if os.environ.get("UPLIFT_METRICS_PORT"):
+        from workers.process import metrics
+
         app.steps["worker"].add(metrics.Metrics)
     app.steps["worker"].add(bootsteps.Watchdog)
     app.steps["consumer"].add(bootsteps.Credit)

@@ -26,9 +26,9 @@ from workers.models.program import kill_all
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.store.bundles import BundleError
 from workers.store.claims import StoreResult, drop_all
+from workers.store.messages import ProcessSettings
 from workers.store.redis_client import connect, connect_insisting
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 log = logging.getLogger(__name__)
 

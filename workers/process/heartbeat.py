@@ -30,9 +30,8 @@ import redis
 
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
-from workers.store.messages import Grid
+from workers.store.messages import Grid, ProcessSettings
 from workers.store.redis_client import AWAY, connect, sign_of_life
-from workers.store.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from aggregate.records.record import AttemptRecord

@@ -17,9 +17,9 @@ import redis
 from aggregate.records.run_info import RunInfo, Status
 from workers.rounds.child_process import TRY_AGAIN, be_thrifty, leave_with_parent, run_module
 from workers.rounds.publish import next_end, publish_round, waves
+from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import connect
 from workers.store.run_store import State, Store, StoredRun
-from workers.store.settings import ProcessSettings, from_environment
 
 if TYPE_CHECKING:
     from celery import Celery
