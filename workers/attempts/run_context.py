@@ -366,7 +366,7 @@ class Runs:
         data = await cast("Awaitable[bytes | None]", self._client.get(keys.bundle(digest)))
         if data is None:
             raise BundleMissing(f"bundle {digest[:12]} is no longer in the store")
-        return await asyncio.to_thread(self._folders.open, digest, lambda _: data)
+        return await asyncio.to_thread(self._folders.open, digest, data)
 
     async def _forget_oldest(self) -> None:
         """Of more than RUNS_KEPT runs, close the ones that were asked for longest ago and that nobody uses."""
