@@ -86,7 +86,7 @@ def engine(valkey):
 def test_a_record_that_is_too_long_is_an_error_that_keeps_its_cost(store, engine, monkeypatch):
     monkeypatch.setattr("workers.attempts.attempt.MOST_RECORD_BYTES", 10)
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert (record.outcome, record.score, record.judgments) == ("error", None, ())
     assert "cannot be stored" in record.error
     assert (record.completion.text, record.completion.cost_usd) == ("", 0.5)
@@ -99,7 +99,7 @@ def test_a_record_that_cannot_be_written_down_is_an_error_that_keeps_its_cost(st
 
     monkeypatch.setattr("workers.attempts.attempt.Attempt.judge", unstorable)
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert record.outcome == "error"
     assert "UnicodeEncodeError" in record.error
     assert store.state(RUN).spent == 0.5
@@ -148,7 +148,7 @@ def test_an_answer_that_no_judge_could_grade_is_kept_with_its_files(writer, engi
         assert engine.run_batch(Batch(RUN, number, (0,))) == 1
     assert book.read_text() == "start\n"
     assert seen == [("a poem", ["left.txt"])] * 3
-    record, state = store.record(RUN, 0), store.state(RUN)
+    record, state = dict(store.indexed_records(RUN))[0], store.state(RUN)
     assert (record.outcome, record.completion.cost_usd, record.completion.cost_source) == (
         "passed",
         0.5,
@@ -167,7 +167,7 @@ def test_a_model_that_gave_no_answer_is_asked_again(writer, engine, monkeypatch)
     monkeypatch.undo()
     judging(monkeypatch, GOOD)
     assert engine.run_batch(Batch(RUN, 2, (0,))) == 1
-    assert (store.record(RUN, 0).outcome, book.read_text()) == ("passed", "start\n")
+    assert (dict(store.indexed_records(RUN))[0].outcome, book.read_text()) == ("passed", "start\n")
 
 
 def raises(problem):

@@ -450,7 +450,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     engine = Engine(ProcessSettings(valkey))
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
     engine.close()
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert (record.outcome, record.score) == ("error", None)
     assert "No space left on device" in record.error
     assert record.completion.cost_usd == 0.5

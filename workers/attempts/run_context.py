@@ -223,7 +223,6 @@ class Run:
     grid: Grid
     claims: RunClaims
     client: redis.asyncio.Redis
-    folders: Folders
     settings: ModelSettings
     fixtures: Path | None
     skills: dict[str, Path]
@@ -241,10 +240,10 @@ class Run:
         if not missing:
             return
         fields = [str(number) for number in missing]
-        found = await cast(
+        texts = await cast(
             "Awaitable[list[bytes | None]]", self.client.hmget(Keys(self.manifest.run_id).tasks, fields)
         )
-        for number, data in zip(missing, found, strict=True):
+        for number, data in zip(missing, texts, strict=True):
             if data is None:
                 raise RunGone(f"run {self.manifest.run_id} has lost task {number}; was the server flushed?")
             text = zlib.decompress(data)
@@ -288,6 +287,10 @@ class Run:
     def is_agent(self, spec: str) -> bool:
         """Whether attempts of this model run a program here; stored answers need none."""
         return self.manifest.rejudged_from is None and is_agent(spec, self.settings)
+
+    async def close(self) -> None:
+        for model in self.models.values():
+            await model.close()
 
     def skill_mode(self, spec: str) -> SkillMode:
         """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
@@ -340,15 +343,9 @@ class Runs:
         return Run(
             manifest=manifest,
             grid=manifest.grid,
-            claims=RunClaims(
-                self._client,
-                run_id,
-                self._owner,
-                lease_seconds=self._lease_seconds,
-            ),
+            claims=RunClaims(self._client, run_id, self._owner, lease_seconds=self._lease_seconds),
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
-            folders=self._folders,
             settings=manifest.settings.model_copy(update={"replays": await self._replays(manifest)}),
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
             skills={
@@ -372,12 +369,9 @@ class Runs:
         """Of more than RUNS_KEPT runs, close the ones that were asked for longest ago and that nobody uses."""
         idle = [run_id for run_id, run in self._known.items() if not run.batches]
         for run_id in idle[: max(0, len(self._known) - RUNS_KEPT)]:
-            run = self._known.pop(run_id)
-            for model in run.models.values():
-                await model.close()
+            await self._known.pop(run_id).close()
 
     async def close(self) -> None:
         for run in self._known.values():
-            for model in run.models.values():
-                await model.close()
+            await run.close()
         self._folders.close()

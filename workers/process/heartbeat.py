@@ -24,18 +24,19 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
-from workers.store.messages import Grid, ProcessSettings
+from workers.store.messages import Grid
 from workers.store.redis_client import AWAY, connect, sign_of_life
 
 if TYPE_CHECKING:
     from aggregate.records.record import AttemptRecord
     from workers.attempts.run_context import Bill
+    from workers.process.engine import Engine
     from workers.store.claims import StoreResult
 
 log = logging.getLogger(__name__)
@@ -47,22 +48,6 @@ HUNG_EXIT = 76
 STUCK_EXIT = 75
 MOST_RESTARTS = 3
 _RESTARTS = "UPLIFT_RESTARTS"
-
-
-class Holder(Protocol):
-    """Whatever has claims to keep: an engine."""
-
-    name: str
-    settings: ProcessSettings
-
-    def held(self) -> dict[str, dict[int, int]]: ...
-
-    def about(self) -> dict[str, Any]: ...
-
-
-def beat_seconds(settings: ProcessSettings) -> float:
-    """Four beats in a lease: three may get lost."""
-    return min(settings.visibility_seconds, settings.lease_seconds) / 4
 
 
 def silent_beats(every: float) -> int:
@@ -85,9 +70,10 @@ class Heartbeat:
     `public` also tells the server that a worker is here.
     """
 
-    def __init__(self, holder: Holder, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
-        self.seconds = beat_seconds(holder.settings)
-        self._holder = holder
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
+        # Four beats in a lease: three may get lost.
+        self.seconds = min(engine.settings.visibility_seconds, engine.settings.lease_seconds) / 4
+        self._engine = engine
         self._loop = loop
         self._public = public
         self._stopped = threading.Event()
@@ -112,7 +98,7 @@ class Heartbeat:
         self._duties.pop(duty, None)
 
     def _run(self) -> None:
-        client = connect(self._holder.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
+        client = connect(self._engine.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
         while not self._stopped.is_set():
             self._do_what_is_due(client)
             next_due = min(schedule.due for schedule in list(self._duties.values()))
@@ -136,10 +122,10 @@ class Heartbeat:
 
     def _renew(self, client: redis.Redis) -> None:
         self._ask_loop(silent_beats(self.seconds))
-        for run_id, held in self._holder.held().items():
-            lease(client, run_id, held, self._holder.settings.lease_seconds)
+        for run_id, held in self._engine.held().items():
+            lease(client, run_id, held, self._engine.settings.lease_seconds)
         if self._public:
-            sign_of_life(client, self._holder.name, self._holder.about())
+            sign_of_life(client, self._engine.name, self._engine.about())
 
     def _ask_loop(self, most: int) -> None:
         if self._unanswered > most and not self._stopped.is_set():
@@ -290,10 +276,10 @@ def _beat(worker: str, total: bytes, data: bytes | None) -> Beat:
     counts: tuple[Any, ...] = (int(done), int(retries), int(unpriced), spent)
     if data is None:
         return Beat(worker, None, (), None, *counts)
-    said = json.loads(data)
-    in_flight = {int(model): int(count) for model, count in said["in_flight"].items()}
-    slowest = tuple((int(index), float(seconds)) for index, seconds in said["slowest"])
-    return Beat(worker, in_flight, slowest, float(said["rate"]), *counts)
+    beat = json.loads(data)
+    in_flight = {int(model): int(count) for model, count in beat["in_flight"].items()}
+    slowest = tuple((int(index), float(seconds)) for index, seconds in beat["slowest"])
+    return Beat(worker, in_flight, slowest, float(beat["rate"]), *counts)
 
 
 @dataclass
