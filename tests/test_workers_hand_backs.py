@@ -178,13 +178,15 @@ def raises(problem):
 
 
 def breaking(engine, monkeypatch, *problems):
-    """Let the engine's next batches raise these, the last one for ever."""
-    left = list(problems)
+    """Let the engine's next batches raise these, the last one for ever; giving up works."""
+    left, run_batch = list(problems), engine.run_batch
 
-    def run_batch(_):
+    def breaks(batch, *, give_up=None):
+        if give_up is not None:
+            return run_batch(batch, give_up=give_up)
         raise left.pop(0) if len(left) > 1 else left[0]
 
-    monkeypatch.setattr(engine, "run_batch", run_batch)
+    monkeypatch.setattr(engine, "run_batch", breaks)
 
 
 def times_raised(batch, engine, most=10):
@@ -266,7 +268,7 @@ def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(s
         raise KeyError("lost")
 
     app = App(engine.settings)
-    app.made_engine = engine
+    app.engine = engine
     monkeypatch.setattr(app.tasks["uplift.finish_run"], "run", broken)
     consumer = _FinishConsumer(app)
     for _ in range(3):

@@ -339,7 +339,7 @@ def test_a_worker_that_cannot_stop_is_ended():
         "main.LEAVE_SECONDS = 0.1\n"
         "class Broken:\n    def drain(self): raise OSError\n"
         "app = App(ProcessSettings('unix:///nowhere', drain_seconds=0.1))\n"
-        "app.made_engine = Broken()\n"
+        "app.engine = Broken()\n"
         "main._leave_in_time(app)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)

@@ -25,7 +25,7 @@ from judges.spec import Rubric
 from workers.attempts.permits import Halted, Turn, Turns
 from workers.attempts.run_context import Answer, Bill, Question, Run, is_ungraded, measured, now
 from workers.attempts.workspace import AttemptFolder, Stored
-from workers.models.model import RETRIES, ModelError, ModelTimedOut, Request, without_secrets
+from workers.models.model import ModelError, ModelTimedOut, Request, without_secrets
 from workers.models.names import graders, is_simulated
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
@@ -34,6 +34,9 @@ from workers.store.claims import Claim, Finished, StoreResult, Wanted
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.run_store import pack
 
+_OUTCOMES: dict[bool | None, Outcome] = {True: "passed", False: "failed", None: "error"}
+# The fields of a record that may hold what models, agents and judges said.
+_TEXTS = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
 MAX_ERROR_CHARACTERS = 2000
 LONGEST_WAIT = 2.0
 BUDGET_SECONDS = (0.1, 0.3)
@@ -87,7 +90,7 @@ class Attempt:
                 return await self.store(self._failed(POISON), Bill())
             if self._answer is None:
                 return 0
-            record = await self._judged_safely(self._answer)
+            record = await self._judged(self._answer)
             if self._answer.bill.calls:  # what only judging an answer cost tells nothing of the next attempt
                 self._note_cost(self._answer)
             return await self.store(record, self._answer.bill)
@@ -156,9 +159,7 @@ class Attempt:
             request = self._request()
             model = self._run.model(self._question.model)
             # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
-            return ended(
-                completion=kept(await turn.answer(model, request, self._retries(), wait_beyond=False))
-            )
+            return ended(completion=kept(await turn.answer(model, request, wait_beyond=False)))
         except TimeoutError as late:
             spent = turn.bill.unanswered()
             if isinstance(late, ModelTimedOut):
@@ -167,13 +168,9 @@ class Attempt:
             return ended(outcome="timeout", error=words, completion=spent)
         # Any exception of a client is this attempt's error; the type names what broke where the message does not.
         except Exception as problem:
-            # Cut after the secrets are gone: half of one is a secret, too.
-            text = storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
             hopeless = getattr(problem, "hopeless", False)
-            return ended(outcome="error", error=text, hopeless=hopeless, completion=turn.bill.unanswered())
-
-    def _retries(self) -> int:
-        return RETRIES if self._run.settings.retry else 0
+            spent = turn.bill.unanswered()
+            return ended(outcome="error", error=_words(problem), hopeless=hopeless, completion=spent)
 
     def _request(self) -> Request:
         run, question, workspace = self._run, self._question, self._workspace
@@ -223,26 +220,26 @@ class Attempt:
         elif answer.outcome is None and not is_simulated(model):
             await run.breaker.answered(model)
 
-    async def _judged_safely(self, answer: Answer) -> AttemptRecord:
-        """Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever."""
+    async def _judged(self, answer: Answer) -> AttemptRecord:
+        """The record of an answer, which is judged if there is one.
+
+        Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever.
+        """
+        left, digest = None, None
         try:
-            return await self._judged(answer)
+            if answer.outcome is not None:
+                return self._record(answer)
+            if self._workspace is not None:
+                left, bundle = await asyncio.to_thread(self._workspace.left)
+                if bundle is not None:
+                    digest = bundle.digest
+                    await self._run.client.set(keys.bundle(digest), bundle.data, ex=WORKING_SECONDS)
+            judgment, seconds = await self.judge(answer, left)
+            return self._record(answer, **_grade(judgment), judge_ms=milliseconds(seconds), workspace=digest)
         except redis.RedisError:
             raise
         except Exception as problem:
-            broken = replace(answer, outcome="error", error=storable(_words(problem)))
-            return self._record(broken, None)
-
-    async def _judged(self, answer: Answer) -> AttemptRecord:
-        if answer.outcome is not None:
-            return self._record(answer, None)
-        left, digest = None, None
-        if self._workspace is not None:
-            left, bundle = await asyncio.to_thread(self._workspace.left)
-            if bundle is not None:
-                digest = bundle.digest
-                await self._run.client.set(keys.bundle(digest), bundle.data, ex=WORKING_SECONDS)
-        return self._record(answer, await self.judge(answer, left), digest)
+            return self._record(replace(answer, outcome="error", error=_words(problem)))
 
     async def judge(self, answer: Answer, left: Path | None = None) -> tuple[Judgment, float]:
         """Judge a completion; returns the judgment and the seconds it took. Its calls go on the answer's bill."""
@@ -280,36 +277,27 @@ class Attempt:
         """What a judge's model says, within its limits and with the retries of any other call."""
         async with self._host.turns.judging(self._run, spec, request.prompt) as turn:
             try:
-                return await turn.answer(self._run.model(spec), request, self._retries())
+                return await turn.answer(self._run.model(spec), request)
             except ModelError as problem:
                 problem.completion = turn.bill.unanswered() or problem.completion
                 raise
             finally:
                 bill.include_judging(turn.bill)
 
-    def _record(
-        self, answer: Answer, judged: tuple[Judgment, float] | None, workspace: str | None = None
-    ) -> AttemptRecord:
-        """Everything that is known of this attempt, as it will be stored."""
-        judgment, judge_seconds = judged if judged is not None else (None, 0.0)
-        made = AttemptRecord(
+    def _record(self, answer: Answer, **judged: Any) -> AttemptRecord:
+        """Everything that is known of this attempt, as it will be stored; `judged` where a judge saw the answer."""
+        # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
+        score = 0.0 if answer.outcome == "timeout" else None
+        fields = {"outcome": answer.outcome, "error": answer.error, "score": score, **judged}
+        record = AttemptRecord(
             **self._identity(),
-            outcome=_outcome(answer, judgment),
-            score=_score(answer, judgment),
-            details=judgment.details if judgment else None,
-            error=answer.error or (judgment.error if judgment else None),
-            judgments=_judgments(judgment),
-            benchmarks=judgment.benchmarks if judgment else (),
-            tests=judgment.tests if judgment else None,
-            snapshot=judgment.snapshot if judgment else None,
+            **fields,
             completion=answer.completion,
             model_ms=milliseconds(answer.seconds),
-            judge_ms=milliseconds(judge_seconds) if judgment else None,
             started_at=answer.started_at,
             retries=answer.retries,
-            workspace=workspace,
         )
-        return _redacted(made)
+        return _redacted(record)
 
     def _failed(self, error: str) -> AttemptRecord:
         """The record of an attempt of which nothing else is known."""
@@ -371,17 +359,15 @@ def _rounded_up(amount: float) -> float:
 
 
 def _words(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
-
-
-_SAID = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
+    # Cut after the secrets are gone: half of one is a secret, too.
+    return storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
 
 
 def _redacted(record: AttemptRecord) -> AttemptRecord:
     """The record without any secret of this worker in what models, agents and judges said."""
-    said = record.model_dump(include=_SAID)
-    clean = _clean(said)
-    return record if clean == said else AttemptRecord.model_validate({**record.model_dump(), **clean})
+    texts = record.model_dump(include=_TEXTS)
+    clean = _clean(texts)
+    return record if clean == texts else AttemptRecord.model_validate({**record.model_dump(), **clean})
 
 
 def _clean(value: Any) -> Any:
@@ -400,50 +386,34 @@ def milliseconds(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def without_what_was_said(record: AttemptRecord, error: str) -> AttemptRecord:
+def without_content(record: AttemptRecord, error: str) -> AttemptRecord:
     """What is left of a record that cannot be stored: whose it is, how long it took and what it cost."""
-    said = record.completion
-    spent = (
-        said.model_copy(update={"text": "", "warnings": (), "agent_version": None, "served_model": None})
-        if said
-        else None
-    )
-    lost = {
-        "details": None,
-        "judgments": (),
-        "benchmarks": (),
-        "tests": None,
-        "snapshot": None,
-        "score": None,
-    }
+    no_text = {"text": "", "warnings": (), "agent_version": None, "served_model": None}
     return record.model_copy(
-        update={**lost, "outcome": "error", "error": storable(error), "completion": spent}
+        update={
+            **dict.fromkeys(("details", "tests", "snapshot", "score")),
+            **dict.fromkeys(("judgments", "benchmarks"), ()),
+            "outcome": "error",
+            "error": storable(error),
+            "completion": record.completion.model_copy(update=no_text) if record.completion else None,
+        }
     )
 
 
-def _outcome(answer: Answer, judgment: Judgment | None) -> Outcome:
-    if answer.outcome is not None:
-        return answer.outcome
-    if judgment is None or judgment.passed is None:
-        return "error"
-    return "passed" if judgment.passed else "failed"
-
-
-def _score(answer: Answer, judgment: Judgment | None) -> float | None:
-    # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
-    if answer.outcome == "timeout":
-        return 0.0
-    return judgment.score if judgment else None
-
-
-def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
-    if judgment is None:
-        return ()
-    if judgment.panel:
-        return judgment.panel
-    if judgment.benchmarks or judgment.tests or judgment.snapshot:  # the record has them itself
-        return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
-    return (judgment,)
+def _grade(judgment: Judgment) -> dict[str, Any]:
+    """The fields of a record that a judge decides."""
+    own = {"benchmarks": judgment.benchmarks, "tests": judgment.tests, "snapshot": judgment.snapshot}
+    judgments = judgment.panel or (judgment,)
+    if any(own.values()) and not judgment.panel:  # the record has them itself
+        judgments = (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
+    return {
+        "outcome": _OUTCOMES[judgment.passed],
+        "score": judgment.score,
+        "details": judgment.details,
+        "error": judgment.error,
+        "judgments": judgments,
+        **own,
+    }
 
 
 def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:
@@ -454,6 +424,6 @@ def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:
     except Exception as problem:
         payload, why = b"", _words(problem)
     if why:
-        record = without_what_was_said(record, f"the record cannot be stored: {why}")
+        record = without_content(record, f"the record cannot be stored: {why}")
         payload = pack(record)
     return record, payload

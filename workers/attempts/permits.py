@@ -14,23 +14,23 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import redis.asyncio
 
 from judges.judgment import Completion
 from workers.attempts.run_context import Bill, Question, Run
-from workers.models.model import Model, ModelFailed, Request, with_retries
+from workers.models.model import RETRIES, Model, ModelFailed, Request, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
 from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSettings
 
 # How often whoever waits for a limit looks whether the run was halted.
 LOOK_SECONDS = 2.0
-# A second more than a minute: a call reaches the model a little after its leave, the first one later than others.
+# A second more than a minute: a call reaches the model a little after its permission, the first one later than others.
 MINUTE_SECONDS = 61.0
-# Somebody else's call may use less than was set aside for it, so that we may start sooner than we were told.
+# Somebody else's call may use less than was reserved for it, so that we may start sooner than the server said.
 _LOOK_SECONDS = 1.0
 _POLL_SECONDS = (0.02, 0.06)
 _LIKELY_ANSWER = 1000
@@ -144,7 +144,7 @@ class ModelLimits:
         async with self._turns.setdefault(model, asyncio.Lock()):
             while True:
                 now = round(self._clock() * 1_000_000) if self._clock is not None else 0
-                wait, aside = await _sent(self._script(keys=keys, args=[*arguments, now]))
+                wait, aside = await self._script(keys=keys, args=[*arguments, now])
                 if wait == 0:
                     break
                 pause = random.uniform(*_POLL_SECONDS) if wait < 0 else min(wait / 1_000_000, _LOOK_SECONDS)
@@ -159,16 +159,16 @@ class ModelLimits:
     async def release(self, permit: Permit) -> None:
         """Give the slot back."""
         if self._held.pop(permit.token, None) is not None:
-            await _sent(self._server.zrem(limit_keys(permit.model)[0], permit.token))
+            await self._server.zrem(limit_keys(permit.model)[0], permit.token)
 
     async def used(self, permit: Permit, tokens: int | None) -> None:
-        """Replace what was set aside by what the call used; None where it was not made at all."""
+        """Replace what was reserved by what the call used; None where it was not made at all."""
         rpm, tpm = permit.limits.rpm or 0, permit.limits.tpm or 0
         if tpm or (rpm and tokens is None):
             _, *keys = limit_keys(permit.model)
             arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
             arguments += [permit.estimated_tokens, tpm, rpm, self._minute]
-            await _sent(self._used(keys=keys, args=arguments))
+            await self._used(keys=keys, args=arguments)
 
     async def close(self) -> None:
         """Stop refreshing, and give back every slot that is still held."""
@@ -185,7 +185,7 @@ class ModelLimits:
             await asyncio.sleep(self._lease / 3)
             # A server that is away for a moment must not end the refreshing for good.
             with suppress(redis.RedisError):
-                seconds, micros = cast(tuple[int, int], await _sent(self._server.time()))
+                seconds, micros = await self._server.time()
                 until = seconds * 1_000_000 + micros + round(self._lease * 1_000_000)
                 pipeline = self._server.pipeline(transaction=False)
                 for token, permit in self._held.items():
@@ -210,13 +210,11 @@ class Turn:
         self._count_retry = count_retry
         self._slot = permit
         self._last: Permit | None = permit
-        self._told = Bill()
+        self._billed = Bill()
         self.bill = Bill()
         self.tries = 0
 
-    async def answer(
-        self, model: Model, request: Request, retries: int, *, wait_beyond: bool = True
-    ) -> Completion:
+    async def answer(self, model: Model, request: Request, *, wait_beyond: bool = True) -> Completion:
         """Call the model, again while it is busy; the answer includes what the failed tries before it used.
 
         Raises TimeoutError after the request's time. Without `wait_beyond`, a wait that would end after that time is
@@ -233,6 +231,7 @@ class Turn:
             def seconds_left() -> float:
                 return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
 
+            retries = RETRIES if self._run.settings.retry else 0
             completion, _ = await with_retries(
                 call, retries=retries, seconds_left=None if wait_beyond else seconds_left
             )
@@ -262,12 +261,12 @@ class Turn:
         """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""
         if self._last is None:  # told already: whoever waits for the next call has none to tell of
             return
-        now, before = self.bill, self._told
+        now, before = self.bill, self._billed
         if now.calls == before.calls:
             await self._shared.used(self._last, None)
         elif now.uncounted == before.uncounted:
             await self._shared.used(self._last, now.tokens - before.tokens)
-        self._told, self._last = replace(now), None
+        self._billed, self._last = replace(now), None
 
 
 async def uncounted(deadline: asyncio.Timeout, waiting: Awaitable[None]) -> None:
@@ -374,8 +373,3 @@ async def _unless_halted(run: Run, shared: ModelLimits, model: str, limits: Limi
             await shared.used(waiting.result(), None)
             await shared.release(waiting.result())
         raise
-
-
-async def _sent(reply: Any) -> Any:
-    # redis-py types its commands for both its clients at once.
-    return await cast(Awaitable[Any], reply)

@@ -75,7 +75,7 @@ class Question:
 class Bill:
     """A sum over calls: `usd` and `tokens` that are known, and how many calls nobody knows them of.
 
-    `failed` are the calls that gave no answer and were billed, as far as they told. `judging_usd` is the part of
+    `failed` are the calls that gave no answer and were billed, as far as that is known. `judging_usd` is the part of
     `usd` that judges cost.
     """
 
@@ -185,7 +185,7 @@ class Breaker:
         self._server = server
         self._key = key
         self._script = server.register_script(script("breaker"))
-        self._told: dict[str, float] = {}
+        self._noted_at: dict[str, float] = {}
 
     async def failed(self, model: str, message: str) -> str | None:
         """Count a hopeless failure; the one clear message if the run should end now, else None."""
@@ -203,9 +203,9 @@ class Breaker:
     async def answered(self, model: str) -> None:
         """Note that the model does answer; the server is told at most once a second."""
         now = time.monotonic()
-        if model in self._told and now - self._told[model] < TELL_SECONDS:
+        if model in self._noted_at and now - self._noted_at[model] < TELL_SECONDS:
             return
-        self._told[model] = now
+        self._noted_at[model] = now
         values = {f"answered {model}": 1, f"failures {model}": 0}
         await self._server.hset(self._key, mapping=cast("dict[Any, Any]", values))
         await self._server.expire(self._key, WORKING_SECONDS)
@@ -253,15 +253,11 @@ class Run:
             _, (_, size) = self._tasks.popitem(last=False)
             self._tasks_bytes -= size
 
-    async def task(self, number: int) -> Task:
-        if number not in self._tasks:
-            await self.fetch_tasks({number})
-        return self._tasks[number][0]
-
     async def question(self, index: int) -> Question:
         """What the attempt with this index asks."""
         cell = self.grid.cell(index)
-        task = await self.task(cell.task)
+        await self.fetch_tasks({cell.task})
+        task, _ = self._tasks[cell.task]
         return Question(
             task, self.manifest.arms[cell.arm].name, self.manifest.models[cell.model], cell.number
         )

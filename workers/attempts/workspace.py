@@ -88,8 +88,8 @@ def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        listed = [(entry, entry.stat(follow_symlinks=False)) for entry in found]
+            by_name = sorted(entries, key=lambda entry: entry.name)
+        listed = [(entry, entry.stat(follow_symlinks=False)) for entry in by_name]
     except OSError:
         return
     for entry, facts in listed:

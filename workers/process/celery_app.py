@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -48,7 +48,7 @@ def _ran(batch: Batch, engine: Engine) -> int:
         )
     log.error("batch of run %s is %s", batch.run_id, why)
     try:
-        return engine.give_up(batch, why)
+        return engine.run_batch(batch, give_up=why)
     except (Drained, *AWAY):
         raise
     except Exception:  # the next round tries what has no record, and there are only so many rounds
@@ -169,8 +169,6 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
     def __init__(self, settings: ProcessSettings) -> None:
         super().__init__("workers", set_as_current=False)
         self.settings = settings
-        self.made_engine: Engine | None = None
-        self._making = threading.Lock()
         self.conf.update(configuration(settings))
         self.amqp.Connection = Connection
         _add_jobs(self)
@@ -178,15 +176,12 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
         self.backend.on_task_call = lambda *_: None
         self.backend.remove_pending_result = lambda result: result
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
-        """The engine of this worker process, made when it is first asked for."""
-        with self._making:
-            if self.made_engine is None:
-                from workers.process.engine import Engine
+        """The engine of this worker process; a worker's first bootstep makes it, before any batch can ask for it."""
+        from workers.process.engine import Engine
 
-                self.made_engine = Engine(self.settings)
-            return self.made_engine
+        return Engine(self.settings)
 
 
 @lru_cache(maxsize=1)
@@ -201,7 +196,6 @@ def worker_app() -> App:
 
         app.steps["worker"].add(metrics.Metrics)
     app.steps["worker"].add(bootsteps.Watchdog)
-    app.steps["consumer"].add(bootsteps.Credit)
-    app.steps["consumer"].add(bootsteps.Lease)
+    app.steps["consumer"].add(bootsteps.Deliveries)
     app.set_current()
     return app

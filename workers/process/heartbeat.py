@@ -1,7 +1,7 @@
-"""One thread of a worker process that renews what it holds and tells that it is alive, over one connection.
+"""Renew this process's claims from a thread, over one connection; end the process when its event loop hangs.
 
 It is a thread of its own, so that neither a busy event loop nor Celery's reconnecting lets leases run out. A killed
-process stops renewing at once, and a process whose loop hangs is made to leave.
+process stops renewing at once.
 
 Once a second it tells those who watch a run what is in flight, what takes longest and how fast it goes. That is
 forgotten after a few seconds, so that a dead worker's attempts do not stay in anybody's view; its counts stay for as
@@ -261,7 +261,7 @@ class Beat:
 
 
 def read(client: redis.Redis, run_id: str) -> list[Beat]:
-    """Everything that workers have told about a run, by name."""
+    """The last beat of every worker that took part in a run, by name."""
     keys = Keys(run_id)
     totals = cast("dict[bytes, bytes]", client.hgetall(keys.tallies))
     names = sorted(totals)
@@ -304,7 +304,7 @@ class Teller:
         self._tally = tally
         self._since: dict[str, dict[tuple[int, int], float]] = {}
         self._paces: dict[str, Pace] = {}
-        self._told: dict[str, RunTally] = {}
+        self._last_counts: dict[str, RunTally] = {}
 
     def tell(self, pipe: Any, grids: dict[str, Grid], held: dict[str, dict[int, int]], now: float) -> None:
         """Add a beat for every run that has something in flight or news; `now` is a monotonic time."""
@@ -314,15 +314,15 @@ class Teller:
             known = self._since.get(run_id, {})
             since = {claim: known.get(claim, now) for claim in claims.items()}
             self._since[run_id] = since
-            if not since and self._told.get(run_id) == total:
+            if not since and self._last_counts.get(run_id) == total:
                 continue
-            self._told[run_id] = replace(total)
-            self._put(pipe, run_id, self._said(grids[run_id], since, rate, now), total)
+            self._last_counts[run_id] = replace(total)
+            self._put(pipe, run_id, self._beat(grids[run_id], since, rate, now), total)
         for gone in self._since.keys() - held.keys():
-            for memory in (self._since, self._paces, self._told):
+            for memory in (self._since, self._paces, self._last_counts):
                 memory.pop(gone, None)
 
-    def _said(
+    def _beat(
         self, grid: Grid, since: dict[tuple[int, int], float], rate: float, now: float
     ) -> dict[str, Any]:
         models = Counter(grid.cell(index).model for index, _ in since)
@@ -330,9 +330,9 @@ class Teller:
         slowest = [(index, round(now - begun, 1)) for (index, _), begun in longest]
         return {"in_flight": models, "slowest": slowest, "rate": round(rate, 3)}
 
-    def _put(self, pipe: Any, run_id: str, said: dict[str, Any], total: RunTally) -> None:
+    def _put(self, pipe: Any, run_id: str, beat: dict[str, Any], total: RunTally) -> None:
         keys = Keys(run_id)
-        pipe.set(keys.beat(self._worker), json.dumps(said), ex=FORGOTTEN_SECONDS)
+        pipe.set(keys.beat(self._worker), json.dumps(beat), ex=FORGOTTEN_SECONDS)
         counts = f"{total.done} {total.retries} {total.unpriced} {total.spent!r}"
         pipe.hset(keys.tallies, self._worker, counts)
         pipe.expire(keys.tallies, WORKING_SECONDS)

@@ -163,7 +163,7 @@ class RunClaims:
 
     async def settle(self) -> None:
         """Wait for everything that is on its way to the server."""
-        await asyncio.gather(*(one.settle() for one in (*self._claims.values(), self._store)))
+        await asyncio.gather(*(coalescer.settle() for coalescer in (*self._claims.values(), self._store)))
 
     async def _send_claims(self, kind: _Kind, indexes: list[int]) -> list[Claim]:
         round_number, quarantine, estimate, unseen = kind

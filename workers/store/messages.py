@@ -21,7 +21,6 @@ from judges.judgment import Sandbox
 from judges.spec import JudgeSpec
 from workers.store.keys import checked_broker
 
-FORMAT_VERSION: Literal[1] = 1
 DEFAULT_TIMEOUT_SECONDS = 300
 SkillMode = Literal["prepend", "mount"]
 
@@ -246,7 +245,7 @@ class Manifest(WorkerSettings):
     With `rejudged_from`, an earlier run's id, no model is asked: its answers are in the store.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1] = 1
     run_id: str
     created_at: str
     task_count: int

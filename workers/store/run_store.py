@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, cast
 
 import redis
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from aggregate.formulas.verdict import WEAK_BASELINE
 from aggregate.records.record import AttemptRecord
@@ -60,24 +60,23 @@ class StoredRun:
         return self.manifest.grid
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1.
+class State(BaseModel, frozen=True):
+    """Where a run stands. `generation` grows with each resume.
 
     `assumed` USD count towards the budget for calls whose cost nobody knows; `why` explains a halt.
     """
 
     generation: int
-    halt: Halt
-    sealed: bool
+    halt: Halt = ""
+    sealed: bool = False
     created: float
-    sealed_at: float | None
-    spent: float
-    wasted: float
-    wasted_attempts: int
-    assumed: float
-    why: str
-    trouble: str | None
+    sealed_at: float | None = None
+    spent: float = 0.0
+    wasted: float = 0.0
+    wasted_attempts: int = 0
+    assumed: float = 0.0
+    why: str = ""
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)
@@ -223,20 +222,8 @@ class Store:
         # After a FLUSHALL, a worker's late note may stand alone in a state that was never created.
         if b"generation" not in fields:
             return None
-        values = {key.decode(): value.decode() for key, value in fields.items()}
-        return State(
-            generation=int(values["generation"]),
-            halt=cast("Halt", values.get("halt", "")),
-            sealed=values.get("sealed") == "1",
-            created=float(values["created"]),
-            sealed_at=float(values["sealed_at"]) if values.get("sealed_at") else None,
-            spent=float(values.get("spent", 0)),
-            wasted=float(values.get("wasted", 0)),
-            wasted_attempts=int(values.get("wasted_attempts", 0)),
-            assumed=float(values.get("assumed", 0)),
-            why=values.get("why", ""),
-            trouble=values.get("trouble") or None,
-        )
+        # What is empty was never there, or is no more.
+        return State.model_validate({key.decode(): value.decode() for key, value in fields.items() if value})
 
     def weak_baseline(self, run: StoredRun) -> str | None:
         """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
