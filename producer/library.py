@@ -143,7 +143,7 @@ def _plan(
 
 def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
     from producer.runs import evaluate as evaluation
-    from workers.store.settings import checked_broker
+    from workers.store.keys import checked_broker
 
     places, url = Places(plan.options.state_root), plan.options.broker
     where = evaluation.RunContext(

@@ -21,7 +21,7 @@ from aggregate.text import files
 from aggregate.text.files import exists, is_folder, keep_private, make_folder, write_text
 from judges.errors import UpliftError
 from judges.safe_text import strict_json
-from workers.store.settings import InvalidBroker, checked_broker, redacted
+from workers.store.keys import InvalidBroker, checked_broker, redacted
 
 if TYPE_CHECKING:
     from aggregate.artifact.model import Artifact

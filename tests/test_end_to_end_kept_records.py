@@ -23,7 +23,7 @@ MODEL = "openai:gpt-5-mini"
 # A version of Uplift that cannot aggregate, as with a library that it does not get along with.
 BROKEN = """
 import sys
-if "workers.rounds.aggregate_run" in sys.orig_argv:
+if {"workers.rounds.finish", "aggregate"} <= {*sys.orig_argv}:
     from aggregate.artifact import build as artifacts
 
     def build(info, records):

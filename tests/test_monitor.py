@@ -13,7 +13,7 @@ from flower.urls import handlers
 from running import start_uplift, uplift
 
 from producer.setup.flower import InvalidLogin, Login
-from workers.store.settings import is_loopback
+from workers.store.keys import is_loopback
 
 pytestmark = pytest.mark.xdist_group("monitor")  # one started monitor serves most of them
 

@@ -13,18 +13,18 @@ from submitting import RUN, a_stored_run
 from judges.inside import supervisor
 from workers.process.bootsteps import Finisher
 from workers.rounds.child_process import run_module
+from workers.store.messages import ProcessSettings
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 PARENT = """
 import sys
 from workers.rounds.child_process import run_module
-from workers.store.settings import ProcessSettings
-run_module(ProcessSettings(sys.argv[1]), *sys.argv[2:])
+from workers.store.messages import ProcessSettings
+run_module(ProcessSettings(sys.argv[1]), "workers.rounds.finish", *sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("words", [("workers.rounds.aggregate_run", RUN, "1"), ("workers.rounds.look", RUN)])
+@pytest.mark.parametrize("words", [("aggregate", RUN, "1"), ("look", RUN)])
 def test_a_child_whose_parent_is_killed_ends_at_once(valkey, client, eventually, words):
     a_stored_run(Store(client), 3)
     client.client_pause(60_000)  # the child waits for the server's answer
@@ -46,9 +46,9 @@ def command_line(process):
 
 def test_what_a_child_says_and_how_it_ended_are_told(valkey, client):
     a_stored_run(Store(client), 1, pass_k=2)
-    ended = run_module(ProcessSettings(valkey), "workers.rounds.look", RUN)
+    ended = run_module(ProcessSettings(valkey), "workers.rounds.finish", "look", RUN)
     assert (ended.returncode, ended.stdout[:8]) == (0, '{"stop":')
-    assert run_module(ProcessSettings(valkey), "workers.rounds.look", "no-such-run").returncode == 1
+    assert run_module(ProcessSettings(valkey), "workers.rounds.finish", "look", "no-such-run").returncode == 1
 
 
 class Slow:

@@ -10,16 +10,15 @@ from aggregate.records.record import AttemptRecord
 from judges.judgment import BenchmarkTimes, Completion, Criterion, Judgment
 from judges.safe_text import storable
 from workers.attempts.attempt import kept
-from workers.attempts.tally import Bill
+from workers.attempts.run_context import Bill
 from workers.models.model import ModelFailed
 from workers.process import celery_app
 from workers.process.bootsteps import _FinishConsumer
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Drained, Engine
 from workers.store.keys import Keys
-from workers.store.messages import CommandSpec, ModelSettings
+from workers.store.messages import CommandSpec, ModelSettings, ProcessSettings
 from workers.store.run_store import Store, pack, unpack
-from workers.store.settings import ProcessSettings
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=["L", "Cs", "Cc", "So"]), max_size=20)
 
@@ -87,7 +86,7 @@ def engine(valkey):
 def test_a_record_that_is_too_long_is_an_error_that_keeps_its_cost(store, engine, monkeypatch):
     monkeypatch.setattr("workers.attempts.attempt.MOST_RECORD_BYTES", 10)
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert (record.outcome, record.score, record.judgments) == ("error", None, ())
     assert "cannot be stored" in record.error
     assert (record.completion.text, record.completion.cost_usd) == ("", 0.5)
@@ -100,7 +99,7 @@ def test_a_record_that_cannot_be_written_down_is_an_error_that_keeps_its_cost(st
 
     monkeypatch.setattr("workers.attempts.attempt.Attempt.judge", unstorable)
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert record.outcome == "error"
     assert "UnicodeEncodeError" in record.error
     assert store.state(RUN).spent == 0.5
@@ -149,7 +148,7 @@ def test_an_answer_that_no_judge_could_grade_is_kept_with_its_files(writer, engi
         assert engine.run_batch(Batch(RUN, number, (0,))) == 1
     assert book.read_text() == "start\n"
     assert seen == [("a poem", ["left.txt"])] * 3
-    record, state = store.record(RUN, 0), store.state(RUN)
+    record, state = dict(store.indexed_records(RUN))[0], store.state(RUN)
     assert (record.outcome, record.completion.cost_usd, record.completion.cost_source) == (
         "passed",
         0.5,
@@ -168,7 +167,7 @@ def test_a_model_that_gave_no_answer_is_asked_again(writer, engine, monkeypatch)
     monkeypatch.undo()
     judging(monkeypatch, GOOD)
     assert engine.run_batch(Batch(RUN, 2, (0,))) == 1
-    assert (store.record(RUN, 0).outcome, book.read_text()) == ("passed", "start\n")
+    assert (dict(store.indexed_records(RUN))[0].outcome, book.read_text()) == ("passed", "start\n")
 
 
 def raises(problem):
@@ -179,13 +178,15 @@ def raises(problem):
 
 
 def breaking(engine, monkeypatch, *problems):
-    """Let the engine's next batches raise these, the last one for ever."""
-    left = list(problems)
+    """Let the engine's next batches raise these, the last one for ever; giving up works."""
+    left, run_batch = list(problems), engine.run_batch
 
-    def run_batch(_):
+    def breaks(batch, *, give_up=None):
+        if give_up is not None:
+            return run_batch(batch, give_up=give_up)
         raise left.pop(0) if len(left) > 1 else left[0]
 
-    monkeypatch.setattr(engine, "run_batch", run_batch)
+    monkeypatch.setattr(engine, "run_batch", breaks)
 
 
 def times_raised(batch, engine, most=10):
@@ -267,7 +268,7 @@ def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(s
         raise KeyError("lost")
 
     app = App(engine.settings)
-    app.made_engine = engine
+    app.engine = engine
     monkeypatch.setattr(app.tasks["uplift.finish_run"], "run", broken)
     consumer = _FinishConsumer(app)
     for _ in range(3):

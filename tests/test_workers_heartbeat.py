@@ -18,8 +18,7 @@ from conftest import refusing_writes
 from kombu.transport.redis import Mutex
 from submitting import RUN, a_stored_run
 
-from workers.attempts.run_context import Run
-from workers.attempts.shared_limits import Breaker
+from workers.attempts.run_context import Breaker, Run
 from workers.process import heartbeat as leases
 from workers.process.bootsteps import Idleness, tolerated
 from workers.process.celery_app import App
@@ -27,9 +26,9 @@ from workers.process.engine import Batch, Drained, Engine
 from workers.process.heartbeat import Heartbeat, silent_beats, start_again
 from workers.store.claims import Finished, RunClaims, Wanted, drop_all
 from workers.store.keys import Keys, queue
+from workers.store.messages import ProcessSettings
 from workers.store.redis_client import connect_insisting
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 
 class Holder:
@@ -336,11 +335,11 @@ def test_a_worker_that_cannot_stop_is_ended():
     program = (
         "import workers.__main__ as main\n"
         "from workers.process.celery_app import App\n"
-        "from workers.store.settings import ProcessSettings\n"
+        "from workers.store.messages import ProcessSettings\n"
         "main.LEAVE_SECONDS = 0.1\n"
         "class Broken:\n    def drain(self): raise OSError\n"
         "app = App(ProcessSettings('unix:///nowhere', drain_seconds=0.1))\n"
-        "app.made_engine = Broken()\n"
+        "app.engine = Broken()\n"
         "main._leave_in_time(app)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
@@ -383,7 +382,7 @@ def test_a_stopped_clock_is_no_hang(valkey):
     """SIGSTOP and a laptop's sleep stop the beats along with the loop, so none of them goes unanswered."""
     program = (
         "import asyncio, sys, threading, time\n"
-        "from workers.process import heartbeat\nfrom workers.store.settings import ProcessSettings\n"
+        "from workers.process import heartbeat\nfrom workers.store.messages import ProcessSettings\n"
         "heartbeat.SILENT_BEATS, heartbeat.SHORTEST_SILENCE = 3, 0.0\n"
         "class Holder:\n"
         f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=0.4, visibility_seconds=0.4)\n"
@@ -451,7 +450,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     engine = Engine(ProcessSettings(valkey))
     assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
     engine.close()
-    record = store.record(RUN, 0)
+    record = dict(store.indexed_records(RUN))[0]
     assert (record.outcome, record.score) == ("error", None)
     assert "No space left on device" in record.error
     assert record.completion.cost_usd == 0.5
@@ -461,7 +460,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     "broken",
     [
         "workers.attempts.attempt.Attempt.note",
-        "workers.attempts.shared_limits.ModelLimits.release",
+        "workers.attempts.permits.ModelLimits.release",
         "workers.attempts.attempt.Attempt.store",
     ],
     ids=["noting the answer", "giving back the limit", "storing the record"],

@@ -7,9 +7,8 @@ import pytest
 from running import a_suite, standalone, start_uplift, uplift, worker
 
 from producer.display.snapshot import Looker
-from workers.attempts.tally import Tally
 from workers.process import heartbeat
-from workers.process.heartbeat import FORGOTTEN_SECONDS, Pace, Teller
+from workers.process.heartbeat import FORGOTTEN_SECONDS, Pace, Tally, Teller
 from workers.store.keys import Keys
 from workers.store.messages import Arm, Grid, Manifest
 from workers.store.run_store import Progress, Store

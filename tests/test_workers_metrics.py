@@ -15,7 +15,8 @@ from builders import a_record
 from prometheus_client.parser import text_string_to_metric_families
 from running import a_suite, standalone, start_uplift, uplift, worker
 
-from workers.attempts.tally import BOUNDS, Bill, Tally
+from workers.attempts.run_context import Bill
+from workers.process.heartbeat import BOUNDS, Tally
 from workers.process.metrics import Endpoint, InvalidMetrics, endpoint, label
 
 DASHBOARD = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"

@@ -22,8 +22,8 @@ from standing_in import Reply, standing_in
 from judges.judgment import Completion, Judgment, Sandbox
 from judges.spec import Rubric
 from workers.attempts.attempt import Attempt
-from workers.attempts.run_context import Question, Run
-from workers.attempts.workspace import Answer
+from workers.attempts.permits import Permit, Turn
+from workers.attempts.run_context import Answer, Question, Run
 from workers.models import agent_sandbox
 from workers.models.choose import model_for
 from workers.models.command import PRESETS, BadPath, parse
@@ -38,7 +38,7 @@ from workers.models.model import (
     UnknownModel,
 )
 from workers.models.program import run
-from workers.store.messages import CommandSpec, ModelSettings, Price, Task
+from workers.store.messages import CommandSpec, Limits, ModelSettings, Price, Task
 
 SANDBOXES = pytest.mark.parametrize(
     "sandbox",
@@ -169,8 +169,8 @@ async def test_a_program_that_judges_is_confined_as_the_run_says(
 
 
 @asynccontextmanager
-async def _at_once(*_: object) -> AsyncIterator[Any]:
-    yield SimpleNamespace()
+async def _at_once(run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
+    yield Turn(cast(Any, None), Permit(spec, "", 0, Limits()), run, lambda run_id, model: None)
 
 
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Leave to ask a model: who holds a local slot, and who holds one that all workers share."""
+"""Permission to call a model: who holds a local slot, and who holds one that all workers share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any, cast
 import pytest
 import redis.asyncio
 
-from workers.attempts.attempt import _again
-from workers.attempts.permits import Halted, Turns
-from workers.attempts.run_context import Question, Run
-from workers.attempts.tally import Bill, Tally
+from workers.attempts.permits import Halted, Turns, uncounted
+from workers.attempts.run_context import Bill, Question, Run
 from workers.models.model import ModelFailed
-from workers.store.messages import Limits, ModelSettings
-from workers.store.settings import ProcessSettings
+from workers.store.messages import Limits, ModelSettings, ProcessSettings
 
 MODEL = "command:agent"
 SKILL = "x" * 24_000
@@ -30,7 +27,7 @@ async def process(valkey: str) -> AsyncIterator[Callable[[], Turns]]:
     def make() -> Turns:
         client = redis.asyncio.Redis.from_url(valkey)
         settings = ProcessSettings(broker=valkey, in_flight=2, agent_in_flight=2)
-        made.append((Turns(client, settings, Tally()), client))
+        made.append((Turns(client, settings, lambda run_id, model: None), client))
         return made[-1][0]
 
     yield make
@@ -133,7 +130,7 @@ async def test_a_call_that_was_made_is_not_given_back_by_whoever_stops_waiting_f
     async with turns.turn(a_run(rpm=0.001), a_question()) as turn:
         turn.bill = Bill(calls=1, uncounted=1)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(turn.again(), 0.3)
+            await asyncio.wait_for(turn.wait_for_retry(), 0.3)
     async with redis.asyncio.Redis.from_url(valkey) as client:
         assert await client.zcard(f"uplift:limits:{MODEL}:minute") == 1
 
@@ -147,7 +144,7 @@ async def test_a_stopped_run_waits_for_no_pace_to_repeat_a_call(
         turn.bill = Bill(calls=1, uncounted=1)
         run.client = cast(Any, SimpleNamespace(hmget=_halted))
         with pytest.raises(ModelFailed, match="stopped before the call could be repeated"):
-            await turn.again()
+            await turn.wait_for_retry()
 
 
 async def _halted(*_: Any) -> list[bytes]:
@@ -188,11 +185,7 @@ async def test_a_slot_that_came_while_the_run_was_halted_is_given_back(
 
 
 async def test_a_deadline_stands_still_while_a_pace_is_waited_for() -> None:
-    async def again() -> float:
-        await asyncio.sleep(0.6)
-        return 0.6
-
     async with asyncio.timeout(0.3) as deadline:
-        await _again(cast(Any, SimpleNamespace(again=again)), deadline)
+        await uncounted(deadline, asyncio.sleep(0.6))
         left = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
     assert 0 < left < 0.31

@@ -10,8 +10,9 @@ from submitting import a_stored_run
 from workers.attempts.run_context import RUNS_KEPT, Runs
 from workers.models.sim import Sim
 from workers.process.engine import Batch, Engine
+from workers.store.bundles import BundleMissing, pack_files
+from workers.store.messages import ProcessSettings
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 
 @pytest.fixture
@@ -63,6 +64,17 @@ async def test_a_run_that_cannot_be_used_is_counted_back(runs):
         async with runs.use("a"):
             raise ValueError("broken")
     assert [run.batches for run in runs.known()] == [0]
+
+
+async def test_a_run_whose_bundle_is_missing_can_be_tried_again(runs, client):
+    bundle = pack_files({"fixtures/a.txt": b"x"})
+    a_stored_run(Store(client), 1, run_id="e", fixtures=bundle.digest)
+    with pytest.raises(BundleMissing, match=bundle.digest[:12]):
+        async with runs.use("e"):
+            pass
+    Store(client).put_bundle(bundle.digest, bundle.data)
+    async with runs.use("e") as run:
+        assert (run.fixtures / "fixtures/a.txt").read_bytes() == b"x"
 
 
 def test_a_worker_runs_more_runs_at_a_time_than_it_remembers(valkey, client, closed, monkeypatch):

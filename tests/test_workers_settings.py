@@ -2,7 +2,9 @@
 
 import pytest
 
-from workers.store.settings import InvalidBroker, celery_url, checked_broker, from_environment, redacted
+from workers.process.celery_app import celery_url
+from workers.store.keys import InvalidBroker, checked_broker, redacted
+from workers.store.messages import from_environment
 
 
 @pytest.mark.parametrize(

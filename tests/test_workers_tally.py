@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from judges.judgment import Completion
-from workers.attempts.tally import Bill
+from workers.attempts.run_context import Bill
 from workers.models.model import UNBILLED, ModelBusy, ModelFailed, ModelTimedOut
 
 

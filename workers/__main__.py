@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(log_level: str = "warning") -> None:
-    """Consume until told to stop; SIGTERM finishes or hands back what is under way within `drain_seconds`."""
+    """Take batches until a signal says stop; SIGTERM ends or hands back what is under way within `drain_seconds`."""
     be_thrifty()
     from celery import signals
     from celery.exceptions import SecurityWarning
@@ -56,7 +56,7 @@ def main(log_level: str = "warning") -> None:
         )
         worker.start()
     finally:
-        engine = app.made_engine
+        engine = vars(app).get("engine")  # it may have ended before it made one
         if engine is not None:
             _leave(engine)
     if Watchdog.broke_down and not asked.is_set():

@@ -48,8 +48,8 @@ def worker(
     """
     from producer.server.connect import broker_url, open_server
     from producer.settings.run_settings import RunSettings
+    from workers.store.keys import redacted
     from workers.store.redis_client import check
-    from workers.store.settings import redacted
 
     url = broker_url(broker, insecure=insecure)
     if url is None:
@@ -76,12 +76,13 @@ def _ask_for_metrics(port: int | None, address: str) -> None:
     from importlib.util import find_spec
 
     from workers.models.choose import how_to_install
-    from workers.process.metrics import ADDRESS, PORT, InvalidMetrics, endpoint
 
     if find_spec("prometheus_client") is None:
         raise typer.BadParameter(
             f"--metrics-port needs packages that are missing: {how_to_install('monitor')}"
         )
+    from workers.process.metrics import ADDRESS, PORT, InvalidMetrics, endpoint
+
     os.environ[PORT], os.environ[ADDRESS] = str(port), address
     try:
         endpoint()
@@ -130,7 +131,7 @@ def monitor(
     if find_spec("flower") is None:
         raise typer.BadParameter(f"Flower is not installed; install it: {how_to_install('monitor')}")
     from producer.setup.flower import CannotListen, InvalidLogin, Login, Monitor
-    from workers.store.settings import is_loopback
+    from workers.store.keys import is_loopback
 
     made_up = secrets.token_urlsafe(12) if password is None else None
     try:

@@ -17,10 +17,10 @@ from producer.state_root import Places
 from workers.process.celery_app import App
 from workers.store import redis_client
 from workers.store.claims import expire_all
-from workers.store.keys import WORKERS
+from workers.store.keys import WORKERS, checked_broker
+from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY, RETRIES
 from workers.store.run_store import Store, UnknownRun
-from workers.store.settings import ProcessSettings, checked_broker, from_environment
 
 # Why a run's private server cannot be looked at right now: somebody else has it, or nobody can start it here.
 OUT_OF_REACH = (private_server.Busy, private_server.NoServer, OSError, redis.RedisError)

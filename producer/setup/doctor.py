@@ -23,7 +23,7 @@ from producer.state_root import on_broker
 from workers.models.choose import PROGRAMS, Need, needs
 from workers.models.model import message
 from workers.store import redis_client as servers
-from workers.store.settings import InvalidBroker, checked_broker, redacted
+from workers.store.keys import InvalidBroker, checked_broker, redacted
 
 Status = Literal["ok", "warning", "problem"]
 LITTLE_DISK = 2 * 1024**3

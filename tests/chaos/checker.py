@@ -13,7 +13,7 @@ from running import processes_below
 
 from aggregate.artifact import build as artifacts
 from aggregate.records.record import AttemptRecord
-from workers.rounds.aggregate_run import ended
+from workers.rounds.finish import ended
 from workers.store.keys import FINISH, LANES, QUARANTINE, Keys, waiting_keys
 
 from .stage import Stage

@@ -23,26 +23,20 @@ from judges.judgment import Workspace as Place
 from judges.safe_text import storable
 from judges.spec import Rubric
 from workers.attempts.permits import Halted, Turn, Turns
-from workers.attempts.run_context import Question, Run
-from workers.attempts.tally import Bill, Tally, measured
-from workers.attempts.workspace import Answer, AttemptFolder, Stored, is_ungraded, now
+from workers.attempts.run_context import Answer, Bill, Question, Run, is_ungraded, measured, now
+from workers.attempts.workspace import AttemptFolder, Stored
 from workers.models.choose import graders, is_simulated
-from workers.models.model import (
-    RETRIES,
-    Model,
-    ModelError,
-    ModelTimedOut,
-    Request,
-    with_retries,
-    without_secrets,
-)
+from workers.models.model import ModelError, ModelTimedOut, Request, without_secrets
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
 from workers.store import keys
-from workers.store.claims import Claim, Finished, Wanted
+from workers.store.claims import Claim, Finished, StoreResult, Wanted
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.run_store import pack
 
+_OUTCOMES: dict[bool | None, Outcome] = {True: "passed", False: "failed", None: "error"}
+# The fields of a record that may hold what models, agents and judges said.
+_TEXTS = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
 MAX_ERROR_CHARACTERS = 2000
 LONGEST_WAIT = 2.0
 BUDGET_SECONDS = (0.1, 0.3)
@@ -52,14 +46,14 @@ MOST_RECORD_BYTES = 64 << 20
 
 
 class Host(Protocol):
-    """The worker process that makes attempts: an engine. `done` counts those that have ended."""
+    """The worker process that makes attempts: an engine. `count` notes one that has ended."""
 
     name: str
     turns: Turns
-    tally: Tally
-    done: int
 
     def check_draining(self) -> None: ...
+
+    def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None: ...
 
 
 class Attempt:
@@ -96,7 +90,7 @@ class Attempt:
                 return await self.store(self._failed(POISON), Bill())
             if self._answer is None:
                 return 0
-            record = await self._judged_safely(self._answer)
+            record = await self._judged(self._answer)
             if self._answer.bill.calls:  # what only judging an answer cost tells nothing of the next attempt
                 self._note_cost(self._answer)
             return await self.store(record, self._answer.bill)
@@ -142,12 +136,11 @@ class Attempt:
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """What the model said: in an earlier run, or in a try that only lacks a grade; else it is asked."""
         run = self._run
-        self._workspace = stored = Stored(run, self._index)
-        if run.manifest.rejudged_from is not None:
-            return await stored.of_earlier_run(self._question)
-        if self._claim.errors and (answer := await stored.of_earlier_try(self._question)) is not None:
-            return answer
-        self._workspace = None
+        if run.manifest.rejudged_from is not None or self._claim.errors:
+            self._workspace = stored = Stored(run, self._index)
+            if (answer := await stored.answer(self._question)) is not None:
+                return answer
+            self._workspace = None
         if run.is_agent(self._question.model):
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         return await self.ask(turn)
@@ -155,36 +148,29 @@ class Attempt:
     async def ask(self, turn: Turn) -> Answer:
         """Ask the model within the task's time; whatever goes wrong is in the answer."""
         started_at, begun = now(), time.perf_counter()
-        calls = _Calls(turn)
         request = Request(prompt=self._question.task.prompt)
 
         def ended(**how: Any) -> Answer:
             seconds = time.perf_counter() - begun
-            retries = max(0, calls.tries - 1)
-            return Answer(request, started_at, seconds, retries=retries, bill=calls.bill, **how)
+            retries = max(0, turn.tries - 1)
+            return Answer(request, started_at, seconds, retries=retries, bill=turn.bill, **how)
 
         try:
             request = self._request()
             model = self._run.model(self._question.model)
             # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
-            return ended(
-                completion=kept(await calls.answer(model, request, self._retries(), wait_beyond=False))
-            )
+            return ended(completion=kept(await turn.answer(model, request, wait_beyond=False)))
         except TimeoutError as late:
-            spent = calls.bill.unanswered()
+            spent = turn.bill.unanswered()
             if isinstance(late, ModelTimedOut):
-                spent = kept(late.completion.model_copy(update=usage(calls.bill.failed or [late.completion])))
+                spent = kept(late.completion.model_copy(update=usage(turn.bill.failed or [late.completion])))
             words = f"no answer within {self._question.task.timeout_seconds:g} s"
             return ended(outcome="timeout", error=words, completion=spent)
         # Any exception of a client is this attempt's error; the type names what broke where the message does not.
         except Exception as problem:
-            # Cut after the secrets are gone: half of one is a secret, too.
-            text = storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
             hopeless = getattr(problem, "hopeless", False)
-            return ended(outcome="error", error=text, hopeless=hopeless, completion=calls.bill.unanswered())
-
-    def _retries(self) -> int:
-        return RETRIES if self._run.settings.retry else 0
+            spent = turn.bill.unanswered()
+            return ended(outcome="error", error=_words(problem), hopeless=hopeless, completion=spent)
 
     def _request(self) -> Request:
         run, question, workspace = self._run, self._question, self._workspace
@@ -234,26 +220,26 @@ class Attempt:
         elif answer.outcome is None and not is_simulated(model):
             await run.breaker.answered(model)
 
-    async def _judged_safely(self, answer: Answer) -> AttemptRecord:
-        """Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever."""
+    async def _judged(self, answer: Answer) -> AttemptRecord:
+        """The record of an answer, which is judged if there is one.
+
+        Whatever breaks once an answer is paid for becomes its record: handing it back would pay again, for ever.
+        """
+        left, digest = None, None
         try:
-            return await self._judged(answer)
+            if answer.outcome is not None:
+                return self._record(answer)
+            if self._workspace is not None:
+                left, bundle = await asyncio.to_thread(self._workspace.left)
+                if bundle is not None:
+                    digest = bundle.digest
+                    await self._run.client.set(keys.bundle(digest), bundle.data, ex=WORKING_SECONDS)
+            judgment, seconds = await self.judge(answer, left)
+            return self._record(answer, **_grade(judgment), judge_ms=milliseconds(seconds), workspace=digest)
         except redis.RedisError:
             raise
         except Exception as problem:
-            broken = replace(answer, outcome="error", error=storable(_words(problem)))
-            return self._record(broken, None)
-
-    async def _judged(self, answer: Answer) -> AttemptRecord:
-        if answer.outcome is not None:
-            return self._record(answer, None)
-        left, digest = None, None
-        if self._workspace is not None:
-            left, bundle = await asyncio.to_thread(self._workspace.left)
-            if bundle is not None:
-                digest = bundle.digest
-                await self._run.client.set(keys.bundle(digest), bundle.data, ex=WORKING_SECONDS)
-        return self._record(answer, await self.judge(answer, left), digest)
+            return self._record(replace(answer, outcome="error", error=_words(problem)))
 
     async def judge(self, answer: Answer, left: Path | None = None) -> tuple[Judgment, float]:
         """Judge a completion; returns the judgment and the seconds it took. Its calls go on the answer's bill."""
@@ -291,38 +277,28 @@ class Attempt:
     async def _graded(self, spec: str, request: Request, bill: Bill) -> Completion:
         """What a judge's model says, within its limits and with the retries of any other call."""
         async with self._host.turns.judging(self._run, spec, request.prompt) as turn:
-            calls = _Calls(turn)
             try:
-                return await calls.answer(self._run.model(spec), request, self._retries())
+                return await turn.answer(self._run.model(spec), request)
             except ModelError as problem:
-                problem.completion = calls.bill.unanswered() or problem.completion
+                problem.completion = turn.bill.unanswered() or problem.completion
                 raise
             finally:
-                bill.include_judging(calls.bill)
+                bill.include_judging(turn.bill)
 
-    def _record(
-        self, answer: Answer, judged: tuple[Judgment, float] | None, workspace: str | None = None
-    ) -> AttemptRecord:
-        """Everything that is known of this attempt, as it will be stored."""
-        judgment, judge_seconds = judged if judged is not None else (None, 0.0)
-        made = AttemptRecord(
+    def _record(self, answer: Answer, **judged: Any) -> AttemptRecord:
+        """Everything that is known of this attempt, as it will be stored; `judged` where a judge saw the answer."""
+        # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
+        score = 0.0 if answer.outcome == "timeout" else None
+        fields = {"outcome": answer.outcome, "error": answer.error, "score": score, **judged}
+        record = AttemptRecord(
             **self._identity(),
-            outcome=_outcome(answer, judgment),
-            score=_score(answer, judgment),
-            details=judgment.details if judgment else None,
-            error=answer.error or (judgment.error if judgment else None),
-            judgments=_judgments(judgment),
-            benchmarks=judgment.benchmarks if judgment else (),
-            tests=judgment.tests if judgment else None,
-            snapshot=judgment.snapshot if judgment else None,
+            **fields,
             completion=answer.completion,
             model_ms=milliseconds(answer.seconds),
-            judge_ms=milliseconds(judge_seconds) if judgment else None,
             started_at=answer.started_at,
             retries=answer.retries,
-            workspace=workspace,
         )
-        return _redacted(made)
+        return _redacted(record)
 
     def _failed(self, error: str) -> AttemptRecord:
         """The record of an attempt of which nothing else is known."""
@@ -359,50 +335,8 @@ class Attempt:
             payload=payload,
         )
         stored = await self._run.claims.store(finished)
-        self._host.tally.add(self._run.manifest.run_id, record, bill, stored)
-        self._host.done += 1
+        self._host.count(self._run.manifest.run_id, record, bill, stored)
         return int(stored in ("stored", "replaced"))
-
-
-class _Calls:
-    """The calls of one request: the first, and those that repeat it while the model is busy."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self.tries = 0
-        self.bill = turn.bill = Bill()
-
-    async def answer(
-        self, model: Model, request: Request, retries: int, *, wait_beyond: bool = True
-    ) -> Completion:
-        """The answer, with what the failed tries before it used. Raises TimeoutError after the request's time.
-
-        Without `wait_beyond`, a wait that would end after that time is not begun, and the last problem is raised.
-        """
-        async with asyncio.timeout(request.timeout_seconds) as deadline:
-
-            async def call() -> Completion:
-                self.tries += 1
-                if self.tries > 1:
-                    await _again(self._turn, deadline)
-                return await self.bill.call(model.complete(request))
-
-            def seconds_left() -> float:
-                return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-
-            completion, _ = await with_retries(
-                call, retries=retries, seconds_left=None if wait_beyond else seconds_left
-            )
-        return self.bill.answered(completion)
-
-
-async def _again(turn: Turn, deadline: asyncio.Timeout) -> None:
-    """Wait for the limit before a call is repeated. The deadline stands still meanwhile: a pace is no slow answer."""
-    loop = asyncio.get_running_loop()
-    left = (deadline.when() or 0.0) - loop.time()
-    deadline.reschedule(None)
-    await turn.again()
-    deadline.reschedule(loop.time() + left)
 
 
 def kept(completion: Completion) -> Completion:
@@ -426,17 +360,15 @@ def _rounded_up(amount: float) -> float:
 
 
 def _words(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARACTERS]
-
-
-_SAID = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
+    # Cut after the secrets are gone: half of one is a secret, too.
+    return storable(without_secrets(f"{type(problem).__name__}: {problem}")[:MAX_ERROR_CHARACTERS])
 
 
 def _redacted(record: AttemptRecord) -> AttemptRecord:
     """The record without any secret of this worker in what models, agents and judges said."""
-    said = record.model_dump(include=_SAID)
-    clean = _clean(said)
-    return record if clean == said else AttemptRecord.model_validate({**record.model_dump(), **clean})
+    texts = record.model_dump(include=_TEXTS)
+    clean = _clean(texts)
+    return record if clean == texts else AttemptRecord.model_validate({**record.model_dump(), **clean})
 
 
 def _clean(value: Any) -> Any:
@@ -455,50 +387,34 @@ def milliseconds(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def without_what_was_said(record: AttemptRecord, error: str) -> AttemptRecord:
+def without_content(record: AttemptRecord, error: str) -> AttemptRecord:
     """What is left of a record that cannot be stored: whose it is, how long it took and what it cost."""
-    said = record.completion
-    spent = (
-        said.model_copy(update={"text": "", "warnings": (), "agent_version": None, "served_model": None})
-        if said
-        else None
-    )
-    lost = {
-        "details": None,
-        "judgments": (),
-        "benchmarks": (),
-        "tests": None,
-        "snapshot": None,
-        "score": None,
-    }
+    no_text = {"text": "", "warnings": (), "agent_version": None, "served_model": None}
     return record.model_copy(
-        update={**lost, "outcome": "error", "error": storable(error), "completion": spent}
+        update={
+            **dict.fromkeys(("details", "tests", "snapshot", "score")),
+            **dict.fromkeys(("judgments", "benchmarks"), ()),
+            "outcome": "error",
+            "error": storable(error),
+            "completion": record.completion.model_copy(update=no_text) if record.completion else None,
+        }
     )
 
 
-def _outcome(answer: Answer, judgment: Judgment | None) -> Outcome:
-    if answer.outcome is not None:
-        return answer.outcome
-    if judgment is None or judgment.passed is None:
-        return "error"
-    return "passed" if judgment.passed else "failed"
-
-
-def _score(answer: Answer, judgment: Judgment | None) -> float | None:
-    # A time-out counts as failed, so it weighs as much as a failed answer; an error weighs nothing.
-    if answer.outcome == "timeout":
-        return 0.0
-    return judgment.score if judgment else None
-
-
-def _judgments(judgment: Judgment | None) -> tuple[Judgment, ...]:
-    if judgment is None:
-        return ()
-    if judgment.panel:
-        return judgment.panel
-    if judgment.benchmarks or judgment.tests or judgment.snapshot:  # the record has them itself
-        return (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
-    return (judgment,)
+def _grade(judgment: Judgment) -> dict[str, Any]:
+    """The fields of a record that a judge decides."""
+    own = {"benchmarks": judgment.benchmarks, "tests": judgment.tests, "snapshot": judgment.snapshot}
+    judgments = judgment.panel or (judgment,)
+    if any(own.values()) and not judgment.panel:  # the record has them itself
+        judgments = (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
+    return {
+        "outcome": _OUTCOMES[judgment.passed],
+        "score": judgment.score,
+        "details": judgment.details,
+        "error": judgment.error,
+        "judgments": judgments,
+        **own,
+    }
 
 
 def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:
@@ -509,6 +425,6 @@ def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:
     except Exception as problem:
         payload, why = b"", _words(problem)
     if why:
-        record = without_what_was_said(record, f"the record cannot be stored: {why}")
+        record = without_content(record, f"the record cannot be stored: {why}")
         payload = pack(record)
     return record, payload

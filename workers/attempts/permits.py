@@ -1,25 +1,41 @@
-"""Permission to call a model: a slot of this process first, then the model's limits over all workers.
+"""Permission to call a model: a slot of this process first, then the model's limits over all workers together.
 
-Slots are given to runs in turn, so that a small run need not wait for a big one.
+Slots are given to runs in turn, so that a small run need not wait for a big one. Rates are paced, not bucketed: calls
+are spread evenly, so that no sixty seconds hold more than `rpm` of them or more than `tpm` tokens, whichever workers
+they come from. A call's permission is taken when it starts, never ahead. In-flight slots are leases; those of a dead
+worker come back by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
 
 import redis.asyncio
 
-from workers.attempts.run_context import Question, Run
-from workers.attempts.shared_limits import ModelLimits, Permit, estimated_tokens, limits_for
-from workers.attempts.tally import Bill, Tally
-from workers.models.model import ModelFailed
-from workers.store.keys import Keys
-from workers.store.messages import NO_LIMITS, Limits
-from workers.store.settings import ProcessSettings
+from judges.judgment import Completion
+from workers.attempts.run_context import Bill, Question, Run
+from workers.models.model import RETRIES, Model, ModelFailed, Request, with_retries
+from workers.store.keys import Keys, script
+from workers.store.keys import limits as limit_keys
+from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSettings
+
+# How often whoever waits for a limit looks whether the run was halted.
+LOOK_SECONDS = 2.0
+# A second more than a minute: a call reaches the model a little after its permission, the first one later than others.
+MINUTE_SECONDS = 61.0
+# Somebody else's call may use less than was reserved for it, so that we may start sooner than the server said.
+_LOOK_SECONDS = 1.0
+_POLL_SECONDS = (0.02, 0.06)
+_LIKELY_ANSWER = 1000
+
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class FairSlots:
@@ -66,7 +82,117 @@ class FairSlots:
                 return
 
 
-LOOK_SECONDS = 2.0
+def limits_for(model: str, settings: ModelSettings) -> Limits:
+    """A model's own limits, or the run's default ones."""
+    return settings.limits.get(model, settings.default_limits)
+
+
+def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
+    """What a call may use, before it is made: its prompt at four characters a token, and its longest answer."""
+    longest = settings.params.get("max_tokens")
+    return len(prompt) // 4 + (longest if isinstance(longest, int) else _LIKELY_ANSWER)
+
+
+@dataclass(frozen=True)
+class Permit:
+    """Permission to make one call, with `aside` tokens reserved for it."""
+
+    model: str
+    token: str
+    estimated_tokens: int
+    limits: Limits
+    aside: int = 0
+
+
+class ModelLimits:
+    """The limits as one worker process sees them; use it on one event loop and close it at the end.
+
+    Tests may shorten the minute, or bring a clock of their own (in seconds) that their `sleep` moves on.
+    """
+
+    def __init__(
+        self,
+        server: redis.asyncio.Redis,
+        *,
+        lease_seconds: float = 30.0,
+        sleep: Sleep = asyncio.sleep,
+        clock: Callable[[], float] | None = None,
+        minute_seconds: float = MINUTE_SECONDS,
+    ) -> None:
+        self._server = server
+        self._lease = lease_seconds
+        self._sleep = sleep
+        self._clock = clock
+        self._minute = round(minute_seconds * 1_000_000)
+        self._script = server.register_script(script("limit"))
+        self._used = server.register_script(script("used"))
+        self._held: dict[str, Permit] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
+        """Wait until one more call of the model may start; without limits, at once and without asking Redis.
+
+        One waiter per process asks, the others queue behind it.
+        """
+        if limits.none:
+            return Permit(model, "", estimated_tokens, limits)
+        token = uuid4().hex
+        arguments: list[Any] = [token, round(self._lease * 1000), limits.max_in_flight or 0, limits.rpm or 0]
+        arguments += [limits.tpm or 0, estimated_tokens, self._minute]
+        keys = limit_keys(model)
+        async with self._turns.setdefault(model, asyncio.Lock()):
+            while True:
+                now = round(self._clock() * 1_000_000) if self._clock is not None else 0
+                wait, aside = await self._script(keys=keys, args=[*arguments, now])
+                if wait == 0:
+                    break
+                pause = random.uniform(*_POLL_SECONDS) if wait < 0 else min(wait / 1_000_000, _LOOK_SECONDS)
+                await self._sleep(pause)
+        permit = Permit(model, token, estimated_tokens, limits, aside)
+        if limits.max_in_flight:
+            self._held[token] = permit
+            if self._keeper is None:
+                self._keeper = asyncio.create_task(self._keep())
+        return permit
+
+    async def release(self, permit: Permit) -> None:
+        """Give the slot back."""
+        if self._held.pop(permit.token, None) is not None:
+            await self._server.zrem(limit_keys(permit.model)[0], permit.token)
+
+    async def used(self, permit: Permit, tokens: int | None) -> None:
+        """Replace what was reserved by what the call used; None where it was not made at all."""
+        rpm, tpm = permit.limits.rpm or 0, permit.limits.tpm or 0
+        if tpm or (rpm and tokens is None):
+            _, *keys = limit_keys(permit.model)
+            arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
+            arguments += [permit.estimated_tokens, tpm, rpm, self._minute]
+            await self._used(keys=keys, args=arguments)
+
+    async def close(self) -> None:
+        """Stop refreshing, and give back every slot that is still held."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        for permit in list(self._held.values()):
+            await self.release(permit)
+
+    async def _keep(self) -> None:
+        """Refresh the leases of what is held; a worker that dies stops doing so."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            # A server that is away for a moment must not end the refreshing for good.
+            with suppress(redis.RedisError):
+                seconds, micros = await self._server.time()
+                until = seconds * 1_000_000 + micros + round(self._lease * 1_000_000)
+                pipeline = self._server.pipeline(transaction=False)
+                for token, permit in self._held.items():
+                    slots, *_ = limit_keys(permit.model)
+                    pipeline.zadd(slots, {token: until}, xx=True)
+                    pipeline.pexpire(slots, round(self._lease * 2000))
+                await pipeline.execute()
 
 
 class Halted(Exception):
@@ -74,29 +200,55 @@ class Halted(Exception):
 
 
 class Turn:
-    """One attempt's leave to ask; `again` is for asking the same thing once more."""
+    """Permission for one request and its repetitions; `bill` sums up the calls, `tries` counts them."""
 
-    def __init__(self, shared: ModelLimits, permit: Permit, run: Run, retried: Callable[[], None]) -> None:
+    def __init__(
+        self, shared: ModelLimits, permit: Permit, run: Run, count_retry: Callable[[str, str], None]
+    ) -> None:
         self._shared = shared
         self._run = run
-        self._retried = retried
+        self._count_retry = count_retry
         self._slot = permit
         self._last: Permit | None = permit
-        self._told = Bill()
-        self.bill: Bill | None = None
+        self._billed = Bill()
+        self.bill = Bill()
+        self.tries = 0
 
-    async def again(self) -> float:
-        """Wait for leave to repeat the call, in the slot that is ours already; returns the seconds waited."""
-        self._retried()
-        await self._tell_used()
-        pace = Limits(rpm=self._slot.limits.rpm, tpm=self._slot.limits.tpm)
+    async def answer(self, model: Model, request: Request, *, wait_beyond: bool = True) -> Completion:
+        """Call the model, again while it is busy; the answer includes what the failed tries before it used.
+
+        Raises TimeoutError after the request's time. Without `wait_beyond`, a wait that would end after that time is
+        not begun, and the last problem is raised.
+        """
+        async with asyncio.timeout(request.timeout_seconds) as deadline:
+
+            async def call() -> Completion:
+                self.tries += 1
+                if self.tries > 1:
+                    await uncounted(deadline, self.wait_for_retry())
+                return await self.bill.call(model.complete(request))
+
+            def seconds_left() -> float:
+                return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+
+            retries = RETRIES if self._run.settings.retry else 0
+            completion, _ = await with_retries(
+                call, retries=retries, seconds_left=None if wait_beyond else seconds_left
+            )
+        return self.bill.answered(completion)
+
+    async def wait_for_retry(self) -> None:
+        """Wait for the limit before the call is repeated, in the slot that is ours already."""
         slot = self._slot
+        self._count_retry(self._run.manifest.run_id, slot.model)
+        await self._tell_used()
+        pace = Limits(rpm=slot.limits.rpm, tpm=slot.limits.tpm)
         try:
-            permit = await _unless_halted(self._run, self._shared, slot.model, pace, slot.estimated_tokens)
+            self._last = await _unless_halted(
+                self._run, self._shared, slot.model, pace, slot.estimated_tokens
+            )
         except Halted:
             raise ModelFailed("the run was stopped before the call could be repeated") from None
-        self._last = permit
-        return permit.waited
 
     async def end(self) -> None:
         """Give everything back, and correct the pace by what was used."""
@@ -106,22 +258,39 @@ class Turn:
             await self._shared.release(self._slot)
 
     async def _tell_used(self) -> None:
-        """Say what the last call used; one of which nobody knows used what was set aside for it."""
+        """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""
         if self._last is None:  # told already: whoever waits for the next call has none to tell of
             return
-        now, before = self.bill or Bill(), self._told
+        now, before = self.bill, self._billed
         if now.calls == before.calls:
             await self._shared.used(self._last, None)
         elif now.uncounted == before.uncounted:
             await self._shared.used(self._last, now.tokens - before.tokens)
-        self._told, self._last = replace(now), None
+        self._billed, self._last = replace(now), None
+
+
+async def uncounted(deadline: asyncio.Timeout, waiting: Awaitable[None]) -> None:
+    """Wait while the deadline stands still: a pace is no slow answer."""
+    loop = asyncio.get_running_loop()
+    left = (deadline.when() or 0.0) - loop.time()
+    deadline.reschedule(None)
+    await waiting
+    deadline.reschedule(loop.time() + left)
 
 
 class Turns:
-    """Gives leave to ask, in this process; `used` counts what is in flight."""
+    """Gives permission to call models, in this process; `used` counts what is in flight.
 
-    def __init__(self, client: redis.asyncio.Redis, settings: ProcessSettings, tally: Tally) -> None:
-        self._tally = tally
+    `count_retry` is told the run and the model of every call that is repeated.
+    """
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        settings: ProcessSettings,
+        count_retry: Callable[[str, str], None],
+    ) -> None:
+        self._count_retry = count_retry
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
         self._lines: dict[str, FairSlots] = {}
@@ -154,7 +323,7 @@ class Turns:
                 await held.enter_async_context(slots.slot(run_id))
                 await self._check(run)
                 permit = await _unless_halted(run, self._limits, spec, limits, tokens)
-            turn = Turn(self._limits, permit, run, self._retried(run, spec))
+            turn = Turn(self._limits, permit, run, self._count_retry)
             held.push_async_callback(turn.end)
             yield turn
 
@@ -164,14 +333,11 @@ class Turns:
         limits = limits_for(spec, run.settings)
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         permit = await self._limits.acquire(spec, limits, tokens)
-        turn = Turn(self._limits, permit, run, self._retried(run, spec))
+        turn = Turn(self._limits, permit, run, self._count_retry)
         try:
             yield turn
         finally:
             await turn.end()
-
-    def _retried(self, run: Run, spec: str) -> Callable[[], None]:
-        return lambda: self._tally.retried(run.manifest.run_id, spec)
 
     async def _check(self, run: Run) -> None:
         if run.halted.is_set():

@@ -1,33 +1,40 @@
-"""What a worker process knows of a run, fetched once: its manifest, tasks, skills, fixtures and model clients."""
+"""What a worker process knows of a run, fetched once: its manifest, tasks, skills, fixtures and model clients.
+
+And what it asks and gets: a question, the answer, and the bill of the calls. Calls that failed are on the bill, and
+what nobody knows is counted apart, never as nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 import redis.asyncio
 
-from workers.attempts.shared_limits import Breaker
+from aggregate.records.record import AttemptRecord
+from judges.judgment import Completion, ranges, usage
 from workers.models.choose import is_agent, model_for, mounts_skills
-from workers.models.model import Model, ModelError, UnknownModel
+from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
 from workers.store import keys
 from workers.store.bundles import BundleMissing, Folders
 from workers.store.claims import RunClaims
-from workers.store.keys import Keys
+from workers.store.keys import WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, ModelSettings, SkillMode, Task
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
-
-
+TELL_SECONDS = 1.0
+_RANGES = ranges(Completion)
 _INTRODUCTION = "You have the following skill. Use it where it helps with the task that comes after it."
 _SHORTEST_FENCE = 4
 
@@ -64,6 +71,146 @@ class Question:
 
 
 @dataclass
+class Bill:
+    """A sum over calls: `usd` and `tokens` that are known, and how many calls nobody knows them of.
+
+    `failed` are the calls that gave no answer and were billed, as far as that is known. `judging_usd` is the part of
+    `usd` that judges cost.
+    """
+
+    calls: int = 0
+    usd: float = 0.0
+    judging_usd: float = 0.0
+    unpriced: int = 0
+    tokens: int = 0
+    uncounted: int = 0
+    failed: list[Completion] = field(default_factory=list)
+
+    async def call(self, asking: Awaitable[Completion]) -> Completion:
+        """Wait for a call and put it on the bill, however it ends."""
+        try:
+            completion = await asking
+        except (ModelError, ModelTimedOut) as problem:
+            self._add(problem.completion)
+            billed = measured(problem.completion) if problem.completion else None
+            if billed is not None and (billed.input_tokens or billed.cost_usd):
+                self.failed.append(billed)
+            raise
+        except BaseException:  # cut off by a deadline: the model may have answered all the same
+            self._add(None)
+            raise
+        self._add(completion)
+        return completion
+
+    def _add(self, completion: Completion | None) -> None:
+        self.calls += 1
+        known = measured(completion or Completion())
+        if known.cost_source == "replay":
+            return  # that was paid before
+        self.usd += known.cost_usd or 0.0
+        self.unpriced += known.cost_usd is None
+        self.tokens += (known.input_tokens or 0) + (known.output_tokens or 0)
+        self.uncounted += known.input_tokens is None or known.output_tokens is None
+
+    def include_judging(self, other: Bill) -> None:
+        """Add what calls of a judge cost."""
+        self.usd += other.usd
+        self.judging_usd += other.usd
+        self.unpriced += other.unpriced
+
+    def answered(self, answer: Completion) -> Completion:
+        """The answer with what the failed tries before it used and cost."""
+        return answer.model_copy(update=usage([*self.failed, answer])) if self.failed else answer
+
+    def unanswered(self) -> Completion | None:
+        """What was used and paid without an answer, and nothing else: there is nothing to judge or to compare."""
+        if not self.failed:
+            return None
+        last = self.failed[-1]
+        return Completion(
+            **usage(self.failed),
+            cost_source=last.cost_source,
+            unit_prices=last.unit_prices,
+            agent_version=last.agent_version,
+            served_model=last.served_model,
+        )
+
+
+def measured(completion: Completion) -> Completion:
+    """The completion without numbers that nobody can have measured: negative, not finite, or beyond all sense."""
+    wrong = [
+        name
+        for name, valid in _RANGES.items()
+        if (value := getattr(completion, name)) is not None and value not in valid
+    ]
+    return completion.model_copy(update=dict.fromkeys(wrong)) if wrong else completion
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How asking ended: with a completion, or with a time-out or an error and why.
+
+    Where there is no answer, `completion` is what was used and paid, as far as it is known.
+    """
+
+    request: Request
+    started_at: str
+    seconds: float
+    completion: Completion | None = None
+    outcome: Literal["timeout", "error"] | None = None
+    error: str | None = None
+    retries: int = 0
+    hopeless: bool = False
+    bill: Bill = field(default_factory=Bill)
+
+
+def now() -> str:
+    """The time of day, as records tell it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def is_ungraded(record: AttemptRecord) -> bool:
+    """Whether the model did answer and only the judge failed: the answer is kept and judged again."""
+    return record.outcome == "error" and record.completion is not None and bool(record.judgments)
+
+
+class Breaker:
+    """Ends a run whose model cannot answer, after a few attempts instead of all of them."""
+
+    BEFORE_ANY_ANSWER = 5
+    AFTER_AN_ANSWER = 50
+
+    def __init__(self, server: redis.asyncio.Redis, key: str) -> None:
+        self._server = server
+        self._key = key
+        self._script = server.register_script(script("breaker"))
+        self._noted_at: dict[str, float] = {}
+
+    async def failed(self, model: str, message: str) -> str | None:
+        """Count a hopeless failure; the one clear message if the run should end now, else None."""
+        words = f"{model} cannot answer: {message}"
+        arguments: list[str | int] = [
+            model,
+            words,
+            self.BEFORE_ANY_ANSWER,
+            self.AFTER_AN_ANSWER,
+            WORKING_SECONDS,
+        ]
+        opened = await self._script(keys=[self._key], args=arguments)
+        return (opened.decode() if isinstance(opened, bytes) else str(opened)) or None
+
+    async def answered(self, model: str) -> None:
+        """Note that the model does answer; the server is told at most once a second."""
+        now = time.monotonic()
+        if model in self._noted_at and now - self._noted_at[model] < TELL_SECONDS:
+            return
+        self._noted_at[model] = now
+        values = {f"answered {model}": 1, f"failures {model}": 0}
+        await self._server.hset(self._key, mapping=cast("dict[Any, Any]", values))
+        await self._server.expire(self._key, WORKING_SECONDS)
+
+
+@dataclass
 class Run:
     """One run in this process.
 
@@ -75,7 +222,6 @@ class Run:
     grid: Grid
     claims: RunClaims
     client: redis.asyncio.Redis
-    folders: Folders
     settings: ModelSettings
     fixtures: Path | None
     skills: dict[str, Path]
@@ -93,10 +239,10 @@ class Run:
         if not missing:
             return
         fields = [str(number) for number in missing]
-        found = await cast(
+        texts = await cast(
             "Awaitable[list[bytes | None]]", self.client.hmget(Keys(self.manifest.run_id).tasks, fields)
         )
-        for number, data in zip(missing, found, strict=True):
+        for number, data in zip(missing, texts, strict=True):
             if data is None:
                 raise RunGone(f"run {self.manifest.run_id} has lost task {number}; was the server flushed?")
             text = zlib.decompress(data)
@@ -106,15 +252,11 @@ class Run:
             _, (_, size) = self._tasks.popitem(last=False)
             self._tasks_bytes -= size
 
-    async def task(self, number: int) -> Task:
-        if number not in self._tasks:
-            await self.fetch_tasks({number})
-        return self._tasks[number][0]
-
     async def question(self, index: int) -> Question:
         """What the attempt with this index asks."""
         cell = self.grid.cell(index)
-        task = await self.task(cell.task)
+        await self.fetch_tasks({cell.task})
+        task, _ = self._tasks[cell.task]
         return Question(
             task, self.manifest.arms[cell.arm].name, self.manifest.models[cell.model], cell.number
         )
@@ -140,6 +282,10 @@ class Run:
     def is_agent(self, spec: str) -> bool:
         """Whether attempts of this model run a program here; stored answers need none."""
         return self.manifest.rejudged_from is None and is_agent(spec, self.settings)
+
+    async def close(self) -> None:
+        for model in self.models.values():
+            await model.close()
 
     def skill_mode(self, spec: str) -> SkillMode:
         """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
@@ -192,15 +338,9 @@ class Runs:
         return Run(
             manifest=manifest,
             grid=manifest.grid,
-            claims=RunClaims(
-                self._client,
-                run_id,
-                self._owner,
-                lease_seconds=self._lease_seconds,
-            ),
+            claims=RunClaims(self._client, run_id, self._owner, lease_seconds=self._lease_seconds),
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
-            folders=self._folders,
             settings=manifest.settings.model_copy(update={"replays": await self._replays(manifest)}),
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
             skills={
@@ -218,18 +358,15 @@ class Runs:
         data = await cast("Awaitable[bytes | None]", self._client.get(keys.bundle(digest)))
         if data is None:
             raise BundleMissing(f"bundle {digest[:12]} is no longer in the store")
-        return await asyncio.to_thread(self._folders.open, digest, lambda _: data)
+        return await asyncio.to_thread(self._folders.open, digest, data)
 
     async def _forget_oldest(self) -> None:
         """Of more than RUNS_KEPT runs, close the ones that were asked for longest ago and that nobody uses."""
         idle = [run_id for run_id, run in self._known.items() if not run.batches]
         for run_id in idle[: max(0, len(self._known) - RUNS_KEPT)]:
-            run = self._known.pop(run_id)
-            for model in run.models.values():
-                await model.close()
+            await self._known.pop(run_id).close()
 
     async def close(self) -> None:
         for run in self._known.values():
-            for model in run.models.values():
-                await model.close()
+            await run.close()
         self._folders.close()

@@ -1,4 +1,4 @@
-"""What came of asking: the answer, the files that an agent left, and both found again to be judged once more.
+"""An agent's folder and the files that it left there; stored answers with such files, to be judged once more.
 
 What an agent leaves is hostile: only plain files are taken, no links, and only up to a limit. An answer is found
 again in an earlier run, or in a try that no judge could grade: then nobody is asked and nothing is paid.
@@ -13,18 +13,13 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
-from judges.inside import remove_folder
 from judges.inside.remove_folder import remove
-from judges.judgment import Completion
-from workers.attempts.run_context import Question, Run
-from workers.attempts.tally import Bill
+from workers.attempts.run_context import Answer, Question, Run, is_ungraded, now
 from workers.models.model import Request, secrets, without_secrets
 from workers.store import bundles, keys
 from workers.store.bundles import Bundle, BundleError
@@ -35,29 +30,6 @@ from workers.store.run_store import unpack
 MAX_FILES = 500
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 16
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How asking ended: with a completion, or with a time-out or an error and why.
-
-    Where there is no answer, `completion` is what was used and paid, as far as it is known.
-    """
-
-    request: Request
-    started_at: str
-    seconds: float
-    completion: Completion | None = None
-    outcome: Literal["timeout", "error"] | None = None
-    error: str | None = None
-    retries: int = 0
-    hopeless: bool = False
-    bill: Bill = field(default_factory=Bill)
-
-
-def now() -> str:
-    """The time of day, as records tell it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class AttemptFolder:
@@ -116,8 +88,8 @@ def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        listed = [(entry, entry.stat(follow_symlinks=False)) for entry in found]
+            by_name = sorted(entries, key=lambda entry: entry.name)
+        listed = [(entry, entry.stat(follow_symlinks=False)) for entry in by_name]
     except OSError:
         return
     for entry, facts in listed:
@@ -129,11 +101,6 @@ def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:
             yield from _plain_files(Path(entry.path), depth + 1)
 
 
-def is_ungraded(record: AttemptRecord) -> bool:
-    """Whether the model did answer and only the judge failed: the answer is kept and judged again."""
-    return record.outcome == "error" and record.completion is not None and bool(record.judgments)
-
-
 class Stored:
     """One stored answer with the files that an agent left beside it; `close` removes the copy of them."""
 
@@ -143,26 +110,17 @@ class Stored:
         self._root: Path | None = None
         self._bundle: Bundle | None = None
 
-    async def of_earlier_run(self, question: Question) -> Answer:
-        """The answer as it was given; what is missing is an error, never an empty answer to be judged."""
-        record = await self._record(Keys(self._run.manifest.run_id).stored)
-        return await self._answer(question, record, paid_by_another_run=True)
+    async def answer(self, question: Question) -> Answer | None:
+        """The answer of the run that is judged again, else that of an earlier try that no judge could grade.
 
-    async def of_earlier_try(self, question: Question) -> Answer | None:
-        """The answer of this very attempt that no judge could grade; None where its model has to be asked."""
-        record = await self._record(Keys(self._run.manifest.run_id).records)
-        return await self._answer(question, record) if record is not None and is_ungraded(record) else None
-
-    async def _record(self, key: str) -> AttemptRecord | None:
-        data = await cast("Awaitable[bytes | None]", self._run.client.hget(key, str(self._index)))
-        try:
-            return unpack(data) if data is not None else None
-        except (zlib.error, ValueError):
+        None where the model has to be asked. In a run that is judged again, what is missing is an error, never an empty
+        answer to be judged.
+        """
+        manifest = self._run.manifest
+        again = manifest.rejudged_from is not None
+        record = await self._record(Keys(manifest.run_id).stored if again else Keys(manifest.run_id).records)
+        if not again and (record is None or not is_ungraded(record)):
             return None
-
-    async def _answer(
-        self, question: Question, record: AttemptRecord | None, *, paid_by_another_run: bool = False
-    ) -> Answer:
         request = Request(
             prompt=question.task.prompt,
             task=question.task,
@@ -174,13 +132,20 @@ class Stored:
             error = "no completion is stored for this attempt"
             return Answer(request, now(), 0.0, outcome="error", error=error)
         completion = record.completion
-        if paid_by_another_run:
+        if again:  # it was paid for by that run
             completion = completion.model_copy(update={"cost_source": "replay"})
         begun, seconds = record.started_at or now(), (record.model_ms or 0.0) / 1000
         problem = await self._fetch(record.workspace, question.task) if record.workspace else None
         if problem is not None:
             return Answer(request, begun, seconds, completion, outcome="error", error=problem)
         return Answer(request, begun, seconds, completion, retries=record.retries or 0)
+
+    async def _record(self, key: str) -> AttemptRecord | None:
+        data = await cast("Awaitable[bytes | None]", self._run.client.hget(key, str(self._index)))
+        try:
+            return unpack(data) if data is not None else None
+        except (zlib.error, ValueError):
+            return None
 
     async def _fetch(self, digest: str, task: Task) -> str | None:
         """Bring the agent's files here; says what is wrong where a judge that reads them would miss them."""
@@ -205,4 +170,4 @@ class Stored:
 
     def close(self) -> None:
         if self._root is not None:
-            remove_folder.remove(self._root)
+            remove(self._root)

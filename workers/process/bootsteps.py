@@ -25,50 +25,12 @@ log = logging.getLogger(__name__)
 CREDIT_SECONDS = 0.05
 
 
-class Credit(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """Take messages only while the process has room for their attempts, and send events together.
+class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Take messages only while the process has room for their attempts, and keep those it works at from others.
 
-    Runs as a timer on the consumer's own loop, which also wakes that loop up as soon as there is room again.
-    Celery would send every event by itself, a tenth of a worker's time.
+    Runs as a timer on the consumer's own loop, which also wakes that loop up as soon as there is room again, and sends
+    events together: Celery would send every event by itself, a tenth of a worker's time.
     """
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: Any, **kwargs: Any) -> None:
-        super().__init__(consumer, **kwargs)
-        self._engine: Engine = consumer.app.engine
-        consumer.connection_errors = tolerated(consumer.connection_errors)
-        consumer.on_send_event_buffered = lambda: None
-
-    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
-        self._set(consumer)
-        hub.timer.call_repeatedly(CREDIT_SECONDS, self._set, (consumer,))
-
-    def stop(self, consumer: Any) -> None:
-        _send_events(consumer)
-
-    def _set(self, consumer: Any) -> None:
-        if consumer.qos is not None:
-            consumer.qos.set(self._engine.load.room())
-        _send_events(consumer)
-
-
-def _send_events(consumer: Any) -> None:
-    if consumer.event_dispatcher is not None:
-        consumer.event_dispatcher.flush()
-
-
-def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
-    """What Celery must take for a lost connection.
-
-    kombu raises AttributeError when a job that ended during a reconnect is acknowledged on the channel that is
-    gone. Celery would end the worker for that; the message is delivered again anyway.
-    """
-    return (*errors, AttributeError)
-
-
-class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """Keeps this process's messages from being delivered to somebody else while it is at them."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -76,17 +38,42 @@ class Lease(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hin
         super().__init__(consumer, **kwargs)
         self._consumer = consumer
         self._engine: Engine = consumer.app.engine
+        consumer.connection_errors = tolerated(consumer.connection_errors)
+        consumer.on_send_event_buffered = lambda: None
 
     def start(self, consumer: Any) -> None:
         self._engine.heartbeat.add(self._refresh)
 
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        self._set()
+        hub.timer.call_repeatedly(CREDIT_SECONDS, self._set)
+
     def stop(self, consumer: Any) -> None:
         self._engine.heartbeat.remove(self._refresh)
+        self._send_events()
+
+    def _set(self) -> None:
+        if self._consumer.qos is not None:
+            self._consumer.qos.set(self._engine.load.room())
+        self._send_events()
+
+    def _send_events(self) -> None:
+        if self._consumer.event_dispatcher is not None:
+            self._consumer.event_dispatcher.flush()
 
     def _refresh(self, client: redis.Redis) -> None:
         # What a process holds without working at it is stuck on its way back: somebody else may have it.
         if self._engine.active and not self._engine.draining:
             refresh_messages(self._consumer.task_consumer.channel, client)
+
+
+def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+    """Exceptions on which Celery reconnects instead of ending the worker.
+
+    kombu raises AttributeError when a job that ended during a reconnect is acknowledged on the channel that is
+    gone. Celery would end the worker for that; the message is delivered again anyway.
+    """
+    return (*errors, AttributeError)
 
 
 class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
@@ -167,8 +154,10 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
-        self._consumer: _FinishConsumer | None = None
-        self._thread = threading.Thread(target=self._insist, name="uplift-finish", daemon=True)
+        self._consumer: Any = None
+        self._thread = threading.Thread(
+            target=lambda: self._consumer.insist(), name="uplift-finish", daemon=True
+        )
 
     def start(self, worker: Any) -> None:
         self._consumer = _FinishConsumer(worker.app)
@@ -183,10 +172,6 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
     def terminate(self, worker: Any) -> None:
         if self._consumer is not None:
             self._consumer.should_stop = True
-
-    def _insist(self) -> None:
-        assert self._consumer is not None
-        self._consumer.insist()
 
 
 class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hints

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
 import kombu
 from celery import Celery
@@ -19,8 +20,8 @@ from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
 from workers.store.keys import FINISH, LANES, QUARANTINE, queue
+from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY
-from workers.store.settings import ProcessSettings, celery_url, from_environment
 
 if TYPE_CHECKING:
     from workers.process.engine import Batch, Engine
@@ -48,7 +49,7 @@ def _ran(batch: Batch, engine: Engine) -> int:
         )
     log.error("batch of run %s is %s", batch.run_id, why)
     try:
-        return engine.give_up(batch, why)
+        return engine.run_batch(batch, give_up=why)
     except (Drained, *AWAY):
         raise
     except Exception:  # the next round tries what has no record, and there are only so many rounds
@@ -109,6 +110,17 @@ class Connection(kombu.Connection):  # type: ignore[misc]  # as above
         return Transport
 
 
+def celery_url(url: str) -> str:
+    """The broker's address as Celery spells it: unix sockets its own way, and TLS with the order to verify."""
+    parts = urlsplit(url)
+    if parts.scheme == "rediss" and "ssl_cert_reqs=" not in parts.query:
+        return parts._replace(query="&".join(filter(None, [parts.query, "ssl_cert_reqs=required"]))).geturl()
+    if parts.scheme != "unix":
+        return url
+    path = quote(unquote(parts.path), safe="/")
+    return f"redis+socket://{path}"
+
+
 def configuration(settings: ProcessSettings) -> dict[str, Any]:
     """Celery's settings for this server; docs/ARCHITECTURE.md tells what each of them prevents."""
     connections = 4 * settings.threads + 50
@@ -158,8 +170,6 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
     def __init__(self, settings: ProcessSettings) -> None:
         super().__init__("workers", set_as_current=False)
         self.settings = settings
-        self.made_engine: Engine | None = None
-        self._making = threading.Lock()
         self.conf.update(configuration(settings))
         self.amqp.Connection = Connection
         # Pools of its own: kombu's are one for a server and a process, and a run that ends would close another's.
@@ -170,28 +180,26 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
         self.backend.on_task_call = lambda *_: None
         self.backend.remove_pending_result = lambda result: result
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
-        """The engine of this worker process, made when it is first asked for."""
-        with self._making:
-            if self.made_engine is None:
-                from workers.process.engine import Engine
+        """The engine of this worker process; a worker's first bootstep makes it, before any batch can ask for it."""
+        from workers.process.engine import Engine
 
-                self.made_engine = Engine(self.settings)
-            return self.made_engine
+        return Engine(self.settings)
 
 
 @lru_cache(maxsize=1)
 def worker_app() -> App:
     """The app of this worker process, made from its environment, which is read here and nowhere else."""
-    from workers.process import bootsteps, metrics
+    from workers.process import bootsteps
 
     app = App(from_environment())
     app.steps["worker"].add(bootsteps.Finisher)
-    if os.environ.get(metrics.PORT):
+    if os.environ.get("UPLIFT_METRICS_PORT"):
+        from workers.process import metrics
+
         app.steps["worker"].add(metrics.Metrics)
     app.steps["worker"].add(bootsteps.Watchdog)
-    app.steps["consumer"].add(bootsteps.Credit)
-    app.steps["consumer"].add(bootsteps.Lease)
+    app.steps["consumer"].add(bootsteps.Deliveries)
     app.set_current()
     return app

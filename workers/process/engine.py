@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,18 +17,18 @@ from typing import Any, cast
 import redis
 import redis.asyncio
 
+from aggregate.records.record import AttemptRecord
 from workers.attempts.attempt import Attempt
 from workers.attempts.permits import Turns
-from workers.attempts.run_context import Run, RunGone, Runs
-from workers.attempts.tally import Tally
+from workers.attempts.run_context import Bill, Run, RunGone, Runs
 from workers.models.choose import absent
 from workers.models.model import kill_programs
-from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Teller
+from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.store.bundles import BundleError
-from workers.store.claims import drop_all
+from workers.store.claims import StoreResult, drop_all
+from workers.store.messages import ProcessSettings
 from workers.store.redis_client import connect, connect_insisting
 from workers.store.run_store import Store
-from workers.store.settings import ProcessSettings
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Load:
             self.share = self.share - share if self.batches else 0.0
 
     def room(self, most: float = 1.5) -> int:
-        """How many messages a worker may hold: what it has, and as many like the last as fit below `most`.
+        """Prefetch count: the batches held, plus as many of the last size as fit into `most` times the capacity.
 
         Hoarding would leave nothing to workers that join late.
         """
@@ -92,7 +92,7 @@ class Engine:
         self._loop = asyncio.new_event_loop()
         self._client = connect_insisting(settings.broker)
         self.tally = Tally()
-        self.turns = Turns(self._client, settings, self.tally)
+        self.turns = Turns(self._client, settings, self.tally.retried)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
@@ -115,13 +115,13 @@ class Engine:
         return bool(self._tasks or self.alone)
 
     def held(self) -> dict[str, dict[int, int]]:
-        """The claims of this process that are to be kept, by run, as index and token; of one that leaves, none."""
+        """The claims of this process that are to be renewed, by run, as index and token; none while it drains."""
         if self.draining:
             return {}
         return {run.manifest.run_id: dict(run.claims.held) for run in self.runs.known()}
 
     def about(self) -> dict[str, Any]:
-        """What this worker says of itself to whoever counts workers."""
+        """What the heartbeat tells of this worker: name, in flight, slots, attempts done, what it lacks."""
         return {
             "name": self.name,
             "in_flight": self.in_flight,
@@ -129,6 +129,11 @@ class Engine:
             "done": self.done,
             "lacks": absent(os.environ),
         }
+
+    def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None:
+        """Note that an attempt has ended here."""
+        self.done += 1
+        self.tally.add(run_id, record, bill, result)
 
     def _tell(self, client: redis.Redis) -> None:
         """Tell those who watch a run what is in flight here."""
@@ -142,13 +147,12 @@ class Engine:
         except redis.RedisError as problem:
             log.debug("watchers not told: %s", problem)
 
-    def run_batch(self, batch: Batch) -> int:
-        """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop."""
-        return int(self._wait(self._tracked(lambda: self._batch(batch))))
+    def run_batch(self, batch: Batch, *, give_up: str | None = None) -> int:
+        """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop.
 
-    def give_up(self, batch: Batch, why: str) -> int:
-        """Record an error for every attempt of a batch that is still wanted; returns and raises like `run_batch`."""
-        return int(self._wait(self._tracked(lambda: self._given_up(batch, why))))
+        With `give_up`, no attempt is made: those that are still wanted get this text as the error of their record.
+        """
+        return int(self._wait(self._tracked(batch, give_up)))
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued.
@@ -191,10 +195,10 @@ class Engine:
         if runs := self.runs.known():
             await asyncio.wait([asyncio.ensure_future(run.claims.settle()) for run in runs], timeout=1)
 
-    async def _tracked(self, work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async def _tracked(self, batch: Batch, give_up: str | None) -> int:
         if self.draining:
             raise Drained
-        task = asyncio.create_task(work())
+        task = asyncio.create_task(self._batch(batch, give_up))
         self._tasks.add(task)
         try:
             return await task
@@ -203,7 +207,7 @@ class Engine:
         finally:
             self._tasks.discard(task)
 
-    async def _batch(self, batch: Batch) -> int:
+    async def _batch(self, batch: Batch, give_up: str | None) -> int:
         try:
             async with self.runs.use(batch.run_id) as run:
                 cells = [run.grid.cell(index) for index in batch.indexes]
@@ -212,35 +216,27 @@ class Engine:
                 share = self._share(run, batch)
                 self.load.add(share)
                 try:
-                    return await self._all(run, batch)
+                    return await self._all(run, batch, give_up)
                 finally:
                     self.load.remove(share)
         except (RunGone, BundleError) as problem:
             log.warning("batch of run %s is left out: %s", batch.run_id, problem)
             return 0
 
-    async def _all(self, run: Run, batch: Batch) -> int:
+    async def _all(self, run: Run, batch: Batch, give_up: str | None) -> int:
         """Run all attempts of a batch to their end, even when one of them cannot reach the store any more."""
         ended = await asyncio.gather(
-            *(self._make(run, batch, index) for index in batch.indexes), return_exceptions=True
+            *(self._attempt(run, batch, index, give_up) for index in batch.indexes), return_exceptions=True
         )
         for problem in ended:
             if isinstance(problem, BaseException):
                 raise problem
         return sum(cast("list[int]", ended))
 
-    async def _make(self, run: Run, batch: Batch, index: int) -> int:
-        return await (await self._attempt(run, batch, index)).make()
-
-    async def _attempt(self, run: Run, batch: Batch, index: int) -> Attempt:
+    async def _attempt(self, run: Run, batch: Batch, index: int, give_up: str | None) -> int:
         question = await run.question(index)
-        return Attempt(self, run, question, index, batch.round, quarantine=batch.quarantine)
-
-    async def _given_up(self, batch: Batch, why: str) -> int:
-        async with self.runs.use(batch.run_id) as run:
-            return sum(
-                [await (await self._attempt(run, batch, index)).give_up(why) for index in batch.indexes]
-            )
+        attempt = Attempt(self, run, question, index, batch.round, quarantine=batch.quarantine)
+        return await (attempt.make() if give_up is None else attempt.give_up(give_up))
 
     def _share(self, run: Run, batch: Batch) -> float:
         agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)

@@ -1,7 +1,7 @@
-"""One thread of a worker process that renews what it holds and tells that it is alive, over one connection.
+"""Renew this process's claims from a thread, over one connection; end the process when its event loop hangs.
 
 It is a thread of its own, so that neither a busy event loop nor Celery's reconnecting lets leases run out. A killed
-process stops renewing at once, and a process whose loop hangs is made to leave.
+process stops renewing at once.
 
 Once a second it tells those who watch a run what is in flight, what takes longest and how fast it goes. That is
 forgotten after a few seconds, so that a dead worker's attempts do not stay in anybody's view; its counts stay for as
@@ -19,20 +19,25 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
-from workers.attempts.tally import RunTally, Tally
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.messages import Grid
 from workers.store.redis_client import AWAY, connect, sign_of_life
-from workers.store.settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from aggregate.records.record import AttemptRecord
+    from workers.attempts.run_context import Bill
+    from workers.process.engine import Engine
+    from workers.store.claims import StoreResult
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +48,6 @@ HUNG_EXIT = 76
 STUCK_EXIT = 75
 MOST_RESTARTS = 3
 _RESTARTS = "UPLIFT_RESTARTS"
-
-
-class Holder(Protocol):
-    """Whatever has claims to keep: an engine."""
-
-    name: str
-    settings: ProcessSettings
-
-    def held(self) -> dict[str, dict[int, int]]: ...
-
-    def about(self) -> dict[str, Any]: ...
-
-
-def beat_seconds(settings: ProcessSettings) -> float:
-    """Four beats in a lease: three may get lost."""
-    return min(settings.visibility_seconds, settings.lease_seconds) / 4
 
 
 def silent_beats(every: float) -> int:
@@ -81,9 +70,10 @@ class Heartbeat:
     `public` also tells the server that a worker is here.
     """
 
-    def __init__(self, holder: Holder, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
-        self.seconds = beat_seconds(holder.settings)
-        self._holder = holder
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
+        # Four beats in a lease: three may get lost.
+        self.seconds = min(engine.settings.visibility_seconds, engine.settings.lease_seconds) / 4
+        self._engine = engine
         self._loop = loop
         self._public = public
         self._stopped = threading.Event()
@@ -108,7 +98,7 @@ class Heartbeat:
         self._duties.pop(duty, None)
 
     def _run(self) -> None:
-        client = connect(self._holder.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
+        client = connect(self._engine.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
         while not self._stopped.is_set():
             self._do_what_is_due(client)
             next_due = min(schedule.due for schedule in list(self._duties.values()))
@@ -132,10 +122,10 @@ class Heartbeat:
 
     def _renew(self, client: redis.Redis) -> None:
         self._ask_loop(silent_beats(self.seconds))
-        for run_id, held in self._holder.held().items():
-            lease(client, run_id, held, self._holder.settings.lease_seconds)
+        for run_id, held in self._engine.held().items():
+            lease(client, run_id, held, self._engine.settings.lease_seconds)
         if self._public:
-            sign_of_life(client, self._holder.name, self._holder.about())
+            sign_of_life(client, self._engine.name, self._engine.about())
 
     def _ask_loop(self, most: int) -> None:
         if self._unanswered > most and not self._stopped.is_set():
@@ -169,6 +159,85 @@ def start_again(why: str, *, worked: bool) -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+RUNS_KEPT = 64
+# Seconds; a judge takes milliseconds, an agent many minutes.
+BOUNDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+
+class Histogram:
+    """How many values fell below each of BOUNDS, and their sum."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+@dataclass
+class RunTally:
+    """One run's share: attempts that ended here, repeated calls, those with calls of unknown cost, and USD."""
+
+    done: int = 0
+    retries: int = 0
+    unpriced: int = 0
+    spent: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of a process since it started: by model, and by run for those who watch one.
+
+    The event loop adds, other threads read: a reader may see a number one attempt before its neighbour, and computes
+    nothing from two of them that would mind.
+    `wasted_attempts` were paid for and did not count, because another delivery or a later try did. Of errors that a
+    later try replaced, the cost is not known here and not in `wasted_usd`.
+    """
+
+    attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    unpriced: Counter[str] = field(default_factory=Counter)
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    model_seconds: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    judge_seconds: dict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    wasted_attempts: int = 0
+    wasted_usd: float = 0.0
+    runs: OrderedDict[str, RunTally] = field(default_factory=OrderedDict)
+
+    def run(self, run_id: str) -> RunTally:
+        """A run's own tally; those of runs long past are forgotten."""
+        if run_id not in self.runs:
+            self.runs[run_id] = RunTally()
+            if len(self.runs) > RUNS_KEPT:
+                self.runs.popitem(last=False)
+        return self.runs[run_id]
+
+    def retried(self, run_id: str, model: str) -> None:
+        """Count a call that is repeated because the model was busy."""
+        self.retries[model] += 1
+        self.run(run_id).retries += 1
+
+    def add(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None:
+        """Count an attempt that has ended; `result` says what became of its record."""
+        model, mine = record.model or "", self.run(run_id)
+        mine.done += 1
+        self.attempts[model, record.outcome] += 1
+        mine.spent += bill.usd
+        self.spent[model] += bill.usd
+        if bill.unpriced:
+            mine.unpriced += 1
+            self.unpriced[model] += 1
+        if record.model_ms is not None and bill.calls:  # an answer that is only judged again took no time
+            self.model_seconds[model].add(record.model_ms / 1000)
+        if record.judge_ms is not None and record.judgments:
+            self.judge_seconds[record.judgments[0].judge].add(record.judge_ms / 1000)
+        if result != "stored":
+            self.wasted_attempts += 1
+            self.wasted_usd += bill.usd if result != "replaced" else 0.0
+
+
 FORGOTTEN_SECONDS = 6
 RATE_SECONDS = 30.0
 SLOWEST = 8
@@ -192,7 +261,7 @@ class Beat:
 
 
 def read(client: redis.Redis, run_id: str) -> list[Beat]:
-    """Everything that workers have told about a run, by name."""
+    """The last beat of every worker that took part in a run, by name."""
     keys = Keys(run_id)
     totals = cast("dict[bytes, bytes]", client.hgetall(keys.tallies))
     names = sorted(totals)
@@ -207,10 +276,10 @@ def _beat(worker: str, total: bytes, data: bytes | None) -> Beat:
     counts: tuple[Any, ...] = (int(done), int(retries), int(unpriced), spent)
     if data is None:
         return Beat(worker, None, (), None, *counts)
-    said = json.loads(data)
-    in_flight = {int(model): int(count) for model, count in said["in_flight"].items()}
-    slowest = tuple((int(index), float(seconds)) for index, seconds in said["slowest"])
-    return Beat(worker, in_flight, slowest, float(said["rate"]), *counts)
+    beat = json.loads(data)
+    in_flight = {int(model): int(count) for model, count in beat["in_flight"].items()}
+    slowest = tuple((int(index), float(seconds)) for index, seconds in beat["slowest"])
+    return Beat(worker, in_flight, slowest, float(beat["rate"]), *counts)
 
 
 @dataclass
@@ -235,7 +304,7 @@ class Teller:
         self._tally = tally
         self._since: dict[str, dict[tuple[int, int], float]] = {}
         self._paces: dict[str, Pace] = {}
-        self._told: dict[str, RunTally] = {}
+        self._last_counts: dict[str, RunTally] = {}
 
     def tell(self, pipe: Any, grids: dict[str, Grid], held: dict[str, dict[int, int]], now: float) -> None:
         """Add a beat for every run that has something in flight or news; `now` is a monotonic time."""
@@ -245,15 +314,15 @@ class Teller:
             known = self._since.get(run_id, {})
             since = {claim: known.get(claim, now) for claim in claims.items()}
             self._since[run_id] = since
-            if not since and self._told.get(run_id) == total:
+            if not since and self._last_counts.get(run_id) == total:
                 continue
-            self._told[run_id] = replace(total)
-            self._put(pipe, run_id, self._said(grids[run_id], since, rate, now), total)
+            self._last_counts[run_id] = replace(total)
+            self._put(pipe, run_id, self._beat(grids[run_id], since, rate, now), total)
         for gone in self._since.keys() - held.keys():
-            for memory in (self._since, self._paces, self._told):
+            for memory in (self._since, self._paces, self._last_counts):
                 memory.pop(gone, None)
 
-    def _said(
+    def _beat(
         self, grid: Grid, since: dict[tuple[int, int], float], rate: float, now: float
     ) -> dict[str, Any]:
         models = Counter(grid.cell(index).model for index, _ in since)
@@ -261,9 +330,9 @@ class Teller:
         slowest = [(index, round(now - begun, 1)) for (index, _), begun in longest]
         return {"in_flight": models, "slowest": slowest, "rate": round(rate, 3)}
 
-    def _put(self, pipe: Any, run_id: str, said: dict[str, Any], total: RunTally) -> None:
+    def _put(self, pipe: Any, run_id: str, beat: dict[str, Any], total: RunTally) -> None:
         keys = Keys(run_id)
-        pipe.set(keys.beat(self._worker), json.dumps(said), ex=FORGOTTEN_SECONDS)
+        pipe.set(keys.beat(self._worker), json.dumps(beat), ex=FORGOTTEN_SECONDS)
         counts = f"{total.done} {total.retries} {total.unpriced} {total.spent!r}"
         pipe.hset(keys.tallies, self._worker, counts)
         pipe.expire(keys.tallies, WORKING_SECONDS)

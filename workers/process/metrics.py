@@ -1,6 +1,6 @@
 """Serve a worker process's numbers to Prometheus on /metrics, read from its tally at the moment of a scrape.
 
-Nothing here runs, and prometheus_client is not imported, unless UPLIFT_METRICS_PORT is set: an attempt costs the same
+This module, and prometheus_client with it, is imported only when UPLIFT_METRICS_PORT is set: an attempt costs the same
 with it and without it. Labels are models, outcomes, judges and lanes; never a task, a prompt or a run.
 
 Whoever lacks the token is told nothing. A few scrapers are answered at once, each for a few seconds, so that a stranger
@@ -18,27 +18,34 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import redis
 from celery import bootsteps
+from prometheus_client import CollectorRegistry, Metric, MetricsHandler, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.utils import floatToGoString
 
 from aggregate.text.formats import plain
-from workers.attempts.tally import BOUNDS, Histogram
-from workers.store.keys import FINISH, LANES, QUARANTINE, waiting_keys
+from workers.process.heartbeat import BOUNDS, Histogram
+from workers.store.keys import FINISH, LANES, QUARANTINE, is_loopback, waiting_keys
 from workers.store.redis_client import connect
-from workers.store.settings import is_loopback
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Metric
-
     from workers.process.engine import Engine
 
 PORT, ADDRESS, TOKEN = "UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"
 LONGEST_LABEL = 80
+MOST_AT_ONCE = 8
+PATIENCE_SECONDS = 5
 
 
 class InvalidMetrics(ValueError):
@@ -78,7 +85,6 @@ class Metrics(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
 
     def create(self, worker: Any) -> Any:
         """Made before the worker starts, because Celery keeps an exit code from here and loses one from later."""
-
         engine: Engine = worker.app.engine
         stream = sys.__stderr__ or sys.stderr  # the other one is Celery's log by now
         try:
@@ -86,7 +92,7 @@ class Metrics(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
             assert where is not None
             client = connect(engine.settings.broker, timeout_seconds=2, retries=0)
             server = MetricsServer(where, Collector(engine, client))
-        except (InvalidMetrics, CannotServe) as problem:
+        except InvalidMetrics as problem:
             stream.write(f"uplift: {problem}\n")
             raise SystemExit(3) from None
         stream.write(f"uplift: metrics are on {server.url}\n")
@@ -98,7 +104,8 @@ class Metrics(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
 
     def stop(self, worker: Any) -> None:
         if self.obj is not None:
-            self.obj.close()
+            self.obj.shutdown()
+            self.obj.server_close()
             self.obj = None
 
     terminate = stop
@@ -107,49 +114,35 @@ class Metrics(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
 class Collector:
     """Turns a process's numbers into metric families, one scrape at a time."""
 
-    def __init__(self, ours: Engine, client: redis.Redis) -> None:
-        self._engine = ours
+    def __init__(self, engine: Engine, client: redis.Redis) -> None:
+        self._engine = engine
         self._client = client
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
-
-        about = {"worker": self._engine.name, "version": version("skill-uplift")}
+        engine, tally = self._engine, self._engine.tally
+        about = {"worker": engine.name, "version": version("skill-uplift")}
         yield InfoMetricFamily("uplift_worker", "This worker process", about)
-        yield from self._attempts()
-        yield from self._time()
-        yield GaugeMetricFamily("uplift_in_flight", "Model calls under way", self._engine.in_flight)
-        yield GaugeMetricFamily("uplift_slots", "Model calls that may be under way", self._slots())
-        yield _gauges("uplift_claims_held", "Attempts claimed and not yet stored", "model", self._claims())
-        yield from self._broker()
-
-    def _attempts(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        tally = self._engine.tally
-        ended = CounterMetricFamily(
-            "uplift_attempts", "Attempts that have ended", labels=["model", "outcome"]
-        )
-        for (model, outcome), count in dict(tally.attempts).items():
-            ended.add_metric([label(model), outcome], count)
-        yield ended
-        yield _counters("uplift_retries", "Calls repeated because the model was busy", dict(tally.retries))
-        yield _counters("uplift_spend_usd", "What attempts have cost", dict(tally.spent))
+        words = "Attempts that have ended"
+        yield _labelled(CounterMetricFamily, "uplift_attempts", words, tally.attempts, "model", "outcome")
+        words = "Calls repeated because the model was busy"
+        yield _labelled(CounterMetricFamily, "uplift_retries", words, tally.retries, "model")
+        words = "What attempts have cost"
+        yield _labelled(CounterMetricFamily, "uplift_spend_usd", words, tally.spent, "model")
         words = "Attempts with a call of unknown cost"
-        yield _counters("uplift_unpriced_attempts", words, dict(tally.unpriced))
+        yield _labelled(CounterMetricFamily, "uplift_unpriced_attempts", words, tally.unpriced, "model")
         words = "Attempts that did not count, because another delivery or a later try did"
         yield CounterMetricFamily("uplift_wasted_attempts", words, tally.wasted_attempts)
         words = "What repeated and late deliveries have cost"
         yield CounterMetricFamily("uplift_wasted_usd", words, tally.wasted_usd)
-
-    def _time(self) -> Iterator[Metric]:
-        tally = self._engine.tally
         words = "From asking a model to its answer, waits for retries included"
-        yield _histograms("uplift_model_seconds", words, "model", dict(tally.model_seconds))
-        yield _histograms("uplift_judge_seconds", "Judging an answer", "judge", dict(tally.judge_seconds))
-
-    def _slots(self) -> int:
-        return self._engine.settings.in_flight + self._engine.settings.agent_in_flight
+        yield _histograms("uplift_model_seconds", words, tally.model_seconds, "model")
+        yield _histograms("uplift_judge_seconds", "Judging an answer", tally.judge_seconds, "judge")
+        yield GaugeMetricFamily("uplift_in_flight", "Model calls under way", engine.in_flight)
+        slots = engine.settings.in_flight + engine.settings.agent_in_flight
+        yield GaugeMetricFamily("uplift_slots", "Model calls that may be under way", slots)
+        words = "Attempts claimed and not yet stored"
+        yield _labelled(GaugeMetricFamily, "uplift_claims_held", words, self._claims(), "model")
+        yield from self._broker()
 
     def _claims(self) -> Counter[str]:
         held: Counter[str] = Counter()
@@ -160,28 +153,24 @@ class Collector:
 
     def _broker(self) -> Iterator[Metric]:
         """Queues are the server's, so every worker says the same of them; without a server there is nothing to say."""
-        from prometheus_client.core import GaugeMetricFamily
-
         lanes = (*LANES, QUARANTINE, FINISH)
         pipe = self._client.pipeline(transaction=False)
         for lane in lanes:
             for key in waiting_keys(lane):
                 pipe.llen(key)
         pipe.hlen("unacked")
-        up = GaugeMetricFamily("uplift_broker_up", "Whether the broker answers this worker")
         try:
             *lengths, taken = pipe.execute()
         except redis.RedisError:
-            up.add_metric([], 0)
-            yield up
-            return
-        up.add_metric([], 1)
-        yield up
-        each = len(lengths) // len(lanes)
-        waiting = {lane: sum(lengths[at * each : (at + 1) * each]) for at, lane in enumerate(lanes)}
-        yield _gauges("uplift_queue_length", "Batches that wait, of all workers", "lane", waiting)
-        words = "Batches that a worker has taken and not finished, of all workers"
-        yield GaugeMetricFamily("uplift_batches_taken", words, taken)
+            lengths = []
+        yield GaugeMetricFamily("uplift_broker_up", "Whether the broker answers this worker", bool(lengths))
+        if lengths:
+            each = len(lengths) // len(lanes)
+            waiting = {lane: sum(lengths[at * each : (at + 1) * each]) for at, lane in enumerate(lanes)}
+            words = "Batches that wait, of all workers"
+            yield _labelled(GaugeMetricFamily, "uplift_queue_length", words, waiting, "lane")
+            words = "Batches that a worker has taken and not finished, of all workers"
+            yield GaugeMetricFamily("uplift_batches_taken", words, taken)
 
 
 def label(name: str) -> str:
@@ -192,78 +181,52 @@ def label(name: str) -> str:
     )
 
 
-def _counters(name: str, words: str, values: Mapping[str, float]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(name, words, labels=["model"])
-    for model, value in values.items():
-        family.add_metric([label(model)], value)
+def _labelled(
+    family_type: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    words: str,
+    values: Mapping[Any, float],
+    *labels: str,
+) -> Metric:
+    """A family with a value for each key of `values`, which names the labels' values: a text, or one for each label."""
+    family = family_type(name, words, labels=labels)
+    for key, value in dict(values).items():
+        family.add_metric([label(part) for part in ([key] if isinstance(key, str) else key)], value)
     return family
 
 
-def _gauges(name: str, words: str, kind: str, values: Mapping[str, float]) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(name, words, labels=[kind])
-    for key, value in values.items():
-        family.add_metric([label(key)], value)
-    return family
-
-
-def _histograms(name: str, words: str, kind: str, values: Mapping[str, Histogram]) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily
-    from prometheus_client.utils import floatToGoString
-
+def _histograms(name: str, words: str, values: Mapping[str, Histogram], kind: str) -> Metric:
     family = HistogramMetricFamily(name, words, labels=[kind])
     bounds = [*map(floatToGoString, BOUNDS), "+Inf"]
-    for key, histogram in values.items():
+    for key, histogram in dict(values).items():
         buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
         family.add_metric([label(key)], buckets, histogram.sum)
     return family
 
 
-MOST_AT_ONCE = 8
-PATIENCE_SECONDS = 5
-
-
-class CannotServe(Exception):
-    """The address or port cannot be used, for the reason given."""
-
-
-class MetricsServer:
+class MetricsServer(ThreadingHTTPServer):
     """Serves from the moment it is made, in threads of its own, until it is closed."""
 
-    def __init__(self, where: Endpoint, collector: Collector) -> None:
-        from prometheus_client import CollectorRegistry, ProcessCollector
-
-        registry = CollectorRegistry()
-        registry.register(collector)
-        ProcessCollector(registry=registry)
-        try:
-            self._server = _Server(where, registry)
-        except (OSError, OverflowError) as problem:
-            why = getattr(problem, "strerror", None) or problem
-            raise CannotServe(f"cannot serve metrics on {where.address}, port {where.port}: {why}") from None
-        port = self._server.server_address[1]
-        host = f"[{where.address}]" if ":" in where.address else where.address
-        self.url = f"http://{host}:{port}/metrics"
-        threading.Thread(target=self._server.serve_forever, name="uplift-metrics", daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, where: Endpoint, registry: CollectorRegistry) -> None:
+    def __init__(self, where: Endpoint, collector: Collector) -> None:
         self.address_family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
-        self.registry = registry
         self.token = where.token
+        self.registry = CollectorRegistry()
+        self.registry.register(collector)
+        ProcessCollector(registry=self.registry)
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
-        super().__init__((where.address, where.port), _Page)
+        try:
+            super().__init__((where.address, where.port), _Page)
+        except (OSError, OverflowError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            raise InvalidMetrics(
+                f"cannot serve metrics on {where.address}, port {where.port}: {why}"
+            ) from None
+        host = f"[{where.address}]" if ":" in where.address else where.address
+        self.url = f"http://{host}:{self.server_address[1]}/metrics"
+        threading.Thread(target=self.serve_forever, name="uplift-metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -282,38 +245,32 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Page(BaseHTTPRequestHandler):
-    server: _Server
+class _Page(MetricsHandler):
+    server: MetricsServer
     timeout = PATIENCE_SECONDS
     server_version = "uplift"
     sys_version = ""
 
     def do_GET(self) -> None:
         if not self._is_admitted():
-            self._answer(401, b"show the bearer token\n", ("WWW-Authenticate", 'Bearer realm="uplift"'))
+            self._refuse(401, "show the bearer token\n", ("WWW-Authenticate", 'Bearer realm="uplift"'))
         elif self.path.partition("?")[0] != "/metrics":
-            self._answer(404, b"there is only /metrics\n")
+            self._refuse(404, "there is only /metrics\n")
         else:
-            from prometheus_client.exposition import choose_encoder
-
-            encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, encode(self.server.registry), ("Content-Type", kind))
+            self.registry = self.server.registry
+            super().do_GET()
 
     def _is_admitted(self) -> bool:
         if self.server.token is None:
             return True
         scheme, _, given = self.headers.get("Authorization", "").strip().partition(" ")
         # The header is what latin-1 made of its bytes; any of them can be compared, none can raise.
-        told = given.strip().encode("latin-1", "replace")
-        return scheme.lower() == "bearer" and hmac.compare_digest(told, self.server.token.encode())
+        token = given.strip().encode("latin-1", "replace")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token, self.server.token.encode())
 
-    def _answer(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+    def _refuse(self, status: int, words: str, *headers: tuple[str, str]) -> None:
         self.send_response(status)
-        for name, value in headers:
+        for name, value in (*headers, ("Content-Length", str(len(words)))):
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is nothing to report."""
+        self.wfile.write(words.encode())

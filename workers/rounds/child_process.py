@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from workers.store.settings import ProcessSettings
+if TYPE_CHECKING:
+    from workers.store.messages import ProcessSettings
 
 LONGEST_SECONDS = 3600
 # What a child leaves with when only the server was to blame.

@@ -1,19 +1,31 @@
-"""End a round of a run: try its errors again, or seal it and aggregate it into artifacts. Safe to run twice."""
+"""End a round of a run: try its errors again, or seal it and aggregate it into artifacts. Safe to run twice.
+
+What needs pandas runs in a child process, so that it does not hold up the attempts of this one:
+`-m workers.rounds.finish aggregate RUN GENERATION`, and `-m workers.rounds.finish look RUN` for "may it stop early?".
+"""
 
 from __future__ import annotations
 
 import json
+import platform
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, get_args
 
 import redis
-from celery import Celery
 
-from workers.rounds.child_process import TRY_AGAIN, run_module
+from aggregate.records.run_info import RunInfo, Status
+from workers.rounds.child_process import TRY_AGAIN, be_thrifty, leave_with_parent, run_module
 from workers.rounds.publish import next_end, publish_round, waves
+from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import connect
-from workers.store.run_store import Store, StoredRun
-from workers.store.settings import ProcessSettings
+from workers.store.run_store import State, Store, StoredRun
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 MOST_ROUNDS = 12
+_THIS = "workers.rounds.finish"
 
 
 class ServerAway(redis.ConnectionError):
@@ -74,7 +86,7 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun) -> bool:
     """
     if not run.manifest.stop_early or run.info.baseline == "none":
         return False
-    looked = run_module(settings, "workers.rounds.look", run.run_id)
+    looked = run_module(settings, _THIS, "look", run.run_id)
     stop = bool(json.loads(looked.stdout or "{}").get("stop"))
     if stop:
         store.halt(run.run_id, "decided")
@@ -84,12 +96,95 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun) -> bool:
 def aggregate(settings: ProcessSettings, store: Store, run_id: str, generation: int) -> None:
     """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches.
 
-    In a child process: pandas must not hold up this one's attempts.
     Raises ServerAway when only the server was to blame: whoever asked tries again.
     """
-    child = run_module(settings, "workers.rounds.aggregate_run", run_id, str(generation))
+    child = run_module(settings, _THIS, "aggregate", run_id, str(generation))
     if child.returncode:
         lines = child.stderr.strip().splitlines() or [f"its process ended with {child.returncode}"]
         if child.returncode == TRY_AGAIN:
             raise ServerAway(lines[-1])
         store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")
+
+
+def ended(store: Store, run_id: str, state: State) -> RunInfo:
+    """The run's description with how it ended; all times are the run's own."""
+    run = store.run(run_id)
+    info = run.info
+    status = state.halt if state.halt in get_args(Status) else "finished"
+    wall = round(state.sealed_at - state.created, 3) if state.sealed_at else None
+    workers = store.run_workers(run_id)
+    recorded = store.progress(run_id).recorded
+    environment = {
+        **info.environment,
+        "uplift": version("skill-uplift"),
+        "python": platform.python_version(),
+        "celery": version("celery"),
+        "hosts": len({worker.rsplit(":", 1)[0] for worker in workers}),
+        "workers": workers,
+        "wall_seconds": wall,
+        "attempts_per_second": round(recorded / wall, 3) if wall else None,
+    }
+    return info.model_copy(
+        update={
+            "status": status,
+            "why": _why(info, state) if status != "weak_baseline" else store.weak_baseline(run) or "",
+            "wall_seconds": wall,
+            "spent_usd": state.spent,
+            "assumed_usd": state.assumed,
+            "wasted_usd": state.wasted,
+            "wasted_attempts": state.wasted_attempts,
+            "environment": environment,
+        }
+    )
+
+
+def _why(info: RunInfo, state: State) -> str:
+    """What ended a run before its time, with the sums where it was money."""
+    if state.halt != "over_budget" or info.budget_usd is None:
+        return state.why
+    over = state.spent - info.budget_usd
+    words = f"{state.spent:.6g} USD of {info.budget_usd:g} spent"
+    if over > 0:
+        words += f", {over:.6g} too much by attempts that were in flight"
+    if state.assumed:
+        words += f"; {state.assumed:.6g} assumed for calls of unknown cost"
+    return words
+
+
+def aggregate_here(run_id: str, generation: int) -> int:
+    """Seal and aggregate a run in this process; the exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
+    from aggregate.artifact import build
+
+    store = Store(connect(from_environment().broker))
+    try:
+        state = store.seal(run_id, generation)
+        if state is not None:
+            info = ended(store, run_id, state)
+            store.put_artifacts(run_id, generation, build.build(info, store.records(run_id)))
+    except redis.RedisError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return TRY_AGAIN
+    return 0
+
+
+def look_here(run_id: str) -> int:
+    """Print as JSON whether the run's statistics allow it to stop; the exit code is 0."""
+    from aggregate.artifact import sequential
+    from aggregate.records import frames
+
+    store = Store(connect(from_environment().broker))
+    info = store.info(run_id)
+    stop, reason = sequential.settled(info, frames.collect(store.records(run_id), info.tasks).attempts)
+    sys.stdout.write(json.dumps({"stop": stop, "reason": reason}))
+    return 0
+
+
+def main(what: str, run_id: str, generation: str = "0") -> int:
+    """What the child process does."""
+    be_thrifty()
+    leave_with_parent(TRY_AGAIN)
+    return aggregate_here(run_id, int(generation)) if what == "aggregate" else look_here(run_id)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

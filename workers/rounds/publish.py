@@ -7,18 +7,18 @@ Attempts are numbered breadth first, so a wave is a range of numbers.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
-
-from celery import Celery, chord
+from typing import TYPE_CHECKING
 
 from workers.store.keys import FINISH, QUARANTINE, queue
 from workers.store.run_store import StoredRun
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 NAMED_TASKS = 3
 
-Priority = Literal["high", "normal", "low"]
 # 0 is the highest that Redis transports know; workers take the higher ones of all lanes first.
-PRIORITIES: dict[Priority, int] = {"high": 0, "normal": 3, "low": 6}
+PRIORITIES = {"high": 0, "normal": 3, "low": 6}
 
 
 def publish_round(
@@ -31,6 +31,10 @@ def publish_round(
     alone: Collection[int] = (),
 ) -> None:
     """Send the attempts `indexes` as round `number`; those in `alone` go one by one to the quarantine lane."""
+    from celery import (
+        chord,
+    )  # not above: the child process that aggregates never publishes, and must start quickly
+
     together = batches_of([index for index in indexes if index not in alone])
     batches = [*together, *([index] for index in indexes if index in alone)]
     run_batch, finish_run = app.tasks["uplift.run_batch"], app.tasks["uplift.finish_run"]
@@ -70,9 +74,9 @@ def _declare_finish(app: Celery) -> None:
 
 def _tasks(batch: list[int], run: StoredRun) -> str:
     grid = run.grid
-    found = list(dict.fromkeys(run.info.tasks[grid.cell(index).task].id for index in batch))
-    more = len(found) - NAMED_TASKS
-    return "tasks " + ", ".join(found[:NAMED_TASKS]) + (f" and {more} more" if more > 0 else "")
+    task_ids = list(dict.fromkeys(run.info.tasks[grid.cell(index).task].id for index in batch))
+    more = len(task_ids) - NAMED_TASKS
+    return "tasks " + ", ".join(task_ids[:NAMED_TASKS]) + (f" and {more} more" if more > 0 else "")
 
 
 def next_end(run: StoredRun, end: int) -> int:
@@ -87,7 +91,4 @@ def next_end(run: StoredRun, end: int) -> int:
 
 def waves(run: StoredRun) -> int:
     """How many waves the run has if it never stops."""
-    count, end = 0, 0
-    while end < run.grid.attempts:
-        count, end = count + 1, next_end(run, end)
-    return count
+    return run.grid.pass_k if run.manifest.stop_early else 1

@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,6 @@ SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
 
 # A member costs a header and padding, and perhaps a header of its own for a long path.
 _TAR_OVERHEAD = MAX_FILES * 4 * tarfile.BLOCKSIZE + tarfile.RECORDSIZE
-_CHUNK = 64 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -129,111 +128,79 @@ def unpack(data: bytes, into: Path, *, digest: str | None = None) -> None:
 
     With a `digest`, data of another content is refused. After an error `into` may hold some of the files.
     """
-    plain = _Inflated(data)
-    into.mkdir(parents=True, exist_ok=True)
     try:
-        with tarfile.open(fileobj=plain, mode="r|") as tar:
+        plain = _inflated(data)
+        if digest is not None and hashlib.sha256(plain).hexdigest() != digest:
+            raise BundleInvalid(f"the bundle's content is not that of digest {digest}")
+        into.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             for count, member in enumerate(tar, start=1):
                 _check_count(count)
                 _write(tar, member, into)
-        while plain.read(_CHUNK):
-            pass
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
         raise BundleInvalid(f"not a bundle: {error}") from error
     except OSError as error:
         raise BundleInvalid(f"cannot unpack a bundle into {into}: {error.strerror or error}") from error
-    if digest is not None and plain.digest() != digest:
-        raise BundleInvalid(f"the bundle's content is not that of digest {digest}")
+
+
+def _inflated(data: bytes) -> bytes:
+    """The plain bytes of compressed data, refusing to grow past the limit."""
+    most = MAX_TOTAL_BYTES + _TAR_OVERHEAD
+    inflating = zlib.decompressobj()
+    plain = inflating.decompress(data, most + 1)
+    if len(plain) > most:
+        raise BundleTooLarge(f"unpacks to more than {MAX_TOTAL_BYTES} bytes")
+    if not inflating.eof:
+        raise EOFError("it ends too early")
+    return plain
 
 
 class Folders:
     """Bundles as read-only local folders, each unpacked once per process and removed when the process ends.
 
-    Safe to use from several threads. `open` may fetch and write: a coroutine calls `get` first and, where
-    that gives None, `open` in a thread.
+    Safe to use from several threads. `open` writes to disk: a coroutine calls it in a thread.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = parent
         self._root: Path | None = None
         self._ready: dict[str, Path] = {}
-        self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
 
     def get(self, digest: str) -> Path | None:
         """The bundle's folder if it is unpacked already; never waits."""
         return self._ready.get(digest)
 
-    def open(self, digest: str, fetch: Callable[[str], bytes | None]) -> Path:
-        """The bundle's folder; `fetch` gives its data, or None where there is none, and is asked once."""
-        if (ready := self._ready.get(digest)) is not None:
-            return ready
+    def open(self, digest: str, data: bytes) -> Path:
+        """The bundle's folder, unpacked from `data` unless it is there already."""
         if not is_digest(digest):
             raise BundleInvalid(f"{digest!r} is not a digest")
-        with self._guard:
-            lock = self._locks.setdefault(digest, threading.Lock())
-        with lock:
+        with self._lock:
             if digest not in self._ready:
-                data = fetch(digest)
-                if data is None:
-                    raise BundleMissing(f"no bundle with digest {digest}; was the run deleted?")
                 self._ready[digest] = self._unpack(digest, data)
             return self._ready[digest]
 
     def close(self) -> None:
         """Remove every folder; happens by itself when the process ends."""
-        with self._guard:
+        with self._lock:
             root, self._root = self._root, None
             self._ready.clear()
         if root is not None:
             remove(root)
 
     def _unpack(self, digest: str, data: bytes) -> Path:
-        place = self._own_root() / digest
-        partial = place.with_name(f"{digest}.partial")
+        if self._root is None:
+            self._root = Path(tempfile.mkdtemp(prefix="uplift-bundles-", dir=self._parent))
+            atexit.register(_remove_in, os.getpid(), self._root)
+        folder = self._root / digest
         try:
-            unpack(data, partial, digest=digest)
+            unpack(data, folder, digest=digest)
         except BundleError:
-            remove(partial)
+            remove(folder)
             raise
-        _make_read_only(partial)
-        return partial.rename(place)
-
-    def _own_root(self) -> Path:
-        with self._guard:
-            if self._root is None:
-                self._root = Path(tempfile.mkdtemp(prefix="uplift-bundles-", dir=self._parent))
-                atexit.register(_remove_in, os.getpid(), self._root)
-            return self._root
-
-
-class _Inflated(io.RawIOBase):
-    """The plain bytes of compressed data, hashed as they are read, refusing to grow past the limit."""
-
-    def __init__(self, data: bytes) -> None:
-        self._source = io.BytesIO(data)
-        self._pending = b""
-        self._engine = zlib.decompressobj()
-        self._room = MAX_TOTAL_BYTES + _TAR_OVERHEAD
-        self._hash = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = _CHUNK if size < 0 else size
-        plain = b""
-        while wanted and not plain and not self._engine.eof:
-            given = self._pending or self._source.read(_CHUNK)
-            if not given:
-                raise EOFError("it ends too early")
-            plain = self._engine.decompress(given, min(wanted, self._room + 1))
-            self._pending = self._engine.unconsumed_tail
-        self._room -= len(plain)
-        if self._room < 0:
-            raise BundleTooLarge(f"unpacks to more than {MAX_TOTAL_BYTES} bytes")
-        self._hash.update(plain)
-        return plain
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
+        for path in [*folder.rglob("*"), folder]:
+            path.chmod(path.stat().st_mode & ~0o222)
+        return folder
 
 
 def _walk(root: Path, hidden: frozenset[Path]) -> Iterator[Path]:
@@ -289,13 +256,12 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
         raise BundleInvalid(f"{member.name!r} is not a regular file")
     _check_path(member.name)
     source = tar.extractfile(member)
-    if source is None:
-        raise BundleInvalid(f"{member.name!r} is not a regular file")
+    assert source is not None  # as it is for everything but regular files
     place = into / member.name
     place.parent.mkdir(parents=True, exist_ok=True)
     # "x" refuses a second file of the same path, and would refuse to write through a link.
     with place.open("xb") as file:
-        shutil.copyfileobj(source, file, _CHUNK)
+        shutil.copyfileobj(source, file)
     place.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
@@ -317,11 +283,6 @@ def _check_path(name: str) -> None:
         raise BundleInvalid(f"{name!r}: not a path inside the folder")
     if not name.isprintable():
         raise BundleInvalid(f"{name!r}: a path must not hold control characters; rename it")
-
-
-def _make_read_only(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        path.chmod(path.stat().st_mode & ~0o222)
 
 
 def _remove_in(process: int, root: Path) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import redis.asyncio
@@ -17,7 +18,7 @@ import redis.asyncio
 from workers.store.keys import Keys, script
 
 Code = Literal["go", "final", "held", "halted", "quarantine", "poison", "full", "budget"]
-Stored = Literal["stored", "replaced", "duplicate", "late"]
+StoreResult = Literal["stored", "replaced", "duplicate", "late"]
 MOST_AT_ONCE = 200
 RELEASE_SECONDS = 5.0
 _ASKED = 0
@@ -53,9 +54,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Finished:
-    """A packed record on its way to the store; each of its `unpriced` calls counts with what was reserved.
+    """A packed record on its way to the store, its fields in the order in which the script reads them.
 
-    `lost` is the part of `cost` that was for nothing if another try takes this record's place.
+    Each of its `unpriced` calls counts with what was reserved. `lost` is the part of `cost` that was for nothing if
+    another try takes this record's place.
     """
 
     index: int
@@ -112,23 +114,9 @@ class RunClaims:
         keys = Keys(run_id)
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
-        self._claim_keys = [
-            keys.state,
-            keys.records,
-            keys.errors,
-            keys.claims,
-            keys.owners,
-            keys.deaths,
-        ]
-        self._store_keys = [
-            keys.state,
-            keys.records,
-            keys.errors,
-            keys.claims,
-            keys.owners,
-            keys.counts,
-            keys.failures,
-        ]
+        both = [keys.state, keys.records, keys.errors, keys.claims, keys.owners]
+        self._claim_keys = [*both, keys.deaths]
+        self._store_keys = [*both, keys.counts, keys.failures]
         self._lease_keys = [keys.state, keys.claims, keys.owners]
         self._claim_script = client.register_script(script("claim"))
         self._store_script = client.register_script(script("store"))
@@ -142,7 +130,10 @@ class RunClaims:
             return Claim("held", wait_seconds=1.0)
         self.held[wanted.index] = _ASKED
         try:
-            claim = await self._ask(wanted)
+            kind = (wanted.round, wanted.quarantine, wanted.estimate, wanted.unseen)
+            if kind not in self._claims:
+                self._claims[kind] = Coalescer(partial(self._send_claims, kind))
+            claim = cast("Claim", await self._claims[kind](wanted.index))
         except BaseException:
             self.held.pop(wanted.index, None)
             raise
@@ -152,15 +143,9 @@ class RunClaims:
             self.held.pop(wanted.index, None)
         return claim
 
-    async def _ask(self, wanted: Wanted) -> Claim:
-        kind = (wanted.round, wanted.quarantine, wanted.estimate, wanted.unseen)
-        if kind not in self._claims:
-            self._claims[kind] = Coalescer(lambda indexes: self._send_claims(kind, indexes))
-        return cast("Claim", await self._claims[kind](wanted.index))
-
-    async def store(self, finished: Finished) -> Stored:
+    async def store(self, finished: Finished) -> StoreResult:
         """Store a record, which ends its claim. One that could not be stored keeps it: `release` it then."""
-        stored = cast("Stored", await self._store(finished))
+        stored = cast("StoreResult", await self._store(finished))
         self.held.pop(finished.index, None)
         return stored
 
@@ -178,38 +163,25 @@ class RunClaims:
 
     async def settle(self) -> None:
         """Wait for everything that is on its way to the server."""
-        await asyncio.gather(*(one.settle() for one in (*self._claims.values(), self._store)))
+        await asyncio.gather(*(coalescer.settle() for coalescer in (*self._claims.values(), self._store)))
 
     async def _send_claims(self, kind: _Kind, indexes: list[int]) -> list[Claim]:
         round_number, quarantine, estimate, unseen = kind
-        settings: list[int | str] = [
+        settings: list[Any] = [
             self._lease_ms,
             round_number,
             int(quarantine),
-            repr(estimate),
+            estimate,
             int(unseen),
             self._owner,
         ]
-        arguments = [*settings, *indexes]
-        answers = await self._claim_script(keys=self._claim_keys, args=arguments)
+        answers = await self._claim_script(keys=self._claim_keys, args=[*settings, *indexes])
         return [_claim(answer) for answer in answers]
 
-    async def _send_records(self, records: list[Finished]) -> list[Stored]:
-        arguments: list[Any] = []
-        for record in records:
-            arguments += [
-                record.index,
-                record.token,
-                record.round,
-                record.outcome,
-                repr(record.cost),
-                repr(record.lost),
-                record.unpriced,
-                record.arm,
-                record.payload,
-            ]
+    async def _send_records(self, records: list[Finished]) -> list[StoreResult]:
+        arguments = [value for record in records for value in vars(record).values()]
         answers = await self._store_script(keys=self._store_keys, args=arguments)
-        return [cast("Stored", answer.decode()) for answer in answers]
+        return [cast("StoreResult", answer.decode()) for answer in answers]
 
 
 def _claim(answer: list[Any]) -> Claim:

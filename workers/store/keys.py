@@ -1,14 +1,20 @@
-"""Names that producers and workers agree on: keys, lanes and queues on the server, and its Lua scripts."""
+"""Names that producers and workers agree on: the broker's address, and its keys, lanes, queues and Lua scripts."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from judges.errors import UpliftError
 
 if TYPE_CHECKING:
     from kombu import Queue
 
+SCHEMES = ("redis", "rediss", "unix")
 LANES = tuple(f"uplift.lane.{number}" for number in range(8))
 QUARANTINE = "uplift.quarantine"
 FINISH = "uplift.finish"
@@ -92,3 +98,53 @@ def waiting_keys(lane: str) -> list[str]:
 def script(name: str) -> str:
     """The text of one of our Lua scripts."""
     return resources.files("workers.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+class InvalidBroker(UpliftError, ValueError):
+    """The broker's address cannot be used, for the reason given."""
+
+
+def checked_broker(url: str, *, insecure: bool = False) -> str:
+    """Return `url` if it names a server that may be used.
+
+    A server on another machine needs a password or TLS, because skills, prompts and outputs pass through it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise InvalidBroker(f"unknown broker {redacted(url)!r}; give redis://, rediss:// or unix://")
+    if parts.scheme == "unix":
+        if not parts.path:
+            raise InvalidBroker(f"broker {url!r} names no socket; write unix:///path/to/socket")
+        return url
+    if not parts.hostname:
+        raise InvalidBroker(f"broker {redacted(url)!r} names no host; write redis://host:6379/0")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise InvalidBroker(f"broker {redacted(url)!r} has no valid port") from None
+    if not insecure and parts.scheme == "redis" and not parts.password and not is_loopback(parts.hostname):
+        raise InvalidBroker(
+            f"broker {redacted(url)} is on another machine without password or TLS; "
+            "use redis://:password@host, rediss://, or --insecure"
+        )
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def redacted(url: str) -> str:
+    """The address without its password, fit for logs and messages."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return "(unreadable address)"
+    if password:
+        url = url.replace(f":{password}@", ":***@", 1)
+    return re.sub(r"([?&]password=)[^&#]+", r"\1***", url)

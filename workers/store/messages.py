@@ -1,4 +1,6 @@
-"""What a producer tells workers: the run's manifest and its tasks. Both live in Redis; job arguments hold ids only.
+"""What workers are told: by a producer, a run's manifest and tasks; by their environment, how much to do at once.
+
+Manifest and tasks live in Redis; job arguments hold ids only.
 
 Attempts are numbered breadth first, so that a message needs only integers: attempt 1 of all tasks in all arms comes
 first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, model, arm); the same unit's attempts lie
@@ -7,6 +9,8 @@ first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, mod
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregate.records.settings import Setting, SharedSettings
 from judges.judgment import Sandbox
 from judges.spec import JudgeSpec
+from workers.store.keys import checked_broker
 
-FORMAT_VERSION: Literal[1] = 1
 DEFAULT_TIMEOUT_SECONDS = 300
 SkillMode = Literal["prepend", "mount"]
 
@@ -241,7 +245,7 @@ class Manifest(WorkerSettings):
     With `rejudged_from`, an earlier run's id, no model is asked: its answers are in the store.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1] = 1
     run_id: str
     created_at: str
     task_count: int
@@ -256,3 +260,41 @@ class Manifest(WorkerSettings):
     def grid(self) -> Grid:
         """The sizes that number the run's attempts."""
         return Grid(self.task_count, len(self.models), len(self.arms), self.pass_k)
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """Seconds and counts; see docs/ARCHITECTURE.md for why leases and visibility are what they are."""
+
+    broker: str
+    in_flight: int = 100
+    agent_in_flight: int = 2
+    lease_seconds: float = 30.0
+    visibility_seconds: float = 30.0
+    drain_seconds: float = 8.0
+
+    @property
+    def threads(self) -> int:
+        # More batches than slots, so that one slow attempt does not idle the others; threads start on demand.
+        return self.in_flight + self.in_flight // 2 + 2
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSettings:
+    """Read UPLIFT_* variables; a worker without UPLIFT_BROKER looks at the usual local port."""
+    return ProcessSettings(
+        broker=checked_broker(environment.get("UPLIFT_BROKER", "redis://127.0.0.1:6379/0"), insecure=True),
+        in_flight=_number(environment, "UPLIFT_IN_FLIGHT", 100),
+        agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
+        lease_seconds=float(environment.get("UPLIFT_LEASE_SECONDS", "30")),
+        visibility_seconds=float(environment.get("UPLIFT_VISIBILITY_SECONDS", "30")),
+        drain_seconds=float(environment.get("UPLIFT_DRAIN_SECONDS", "8")),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name} is {text!r}; give a whole number from 1")
+    return int(text)

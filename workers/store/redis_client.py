@@ -109,8 +109,8 @@ def _setting(client: redis.Redis, name: str, unknown: str) -> str:
         answer = cast("dict[bytes | str, bytes | str]", client.config_get(name))
     except redis.ResponseError:  # managed servers forbid CONFIG; they say in their own console what is set
         return unknown
-    found = next(iter(answer.values()), unknown)
-    return found.decode() if isinstance(found, bytes) else found
+    value = next(iter(answer.values()), unknown)
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def refuses_writes(client: redis.Redis) -> str | None:
@@ -127,12 +127,12 @@ def refuses_writes(client: redis.Redis) -> str | None:
 
 
 def workers(client: redis.Redis) -> list[dict[str, Any]]:
-    """What the workers say of themselves that gave a sign of life lately."""
+    """The heartbeats of all workers that were alive within SEEN_SECONDS."""
     names = cast("list[bytes]", client.zrangebyscore(WORKERS, time.time() - SEEN_SECONDS, "+inf"))
     if not names:
         return []
-    found = cast("list[bytes | None]", client.mget([WORKER.encode() + name for name in names]))
-    return [json.loads(data) for data in found if data]
+    beats = cast("list[bytes | None]", client.mget([WORKER.encode() + name for name in names]))
+    return [json.loads(data) for data in beats if data]
 
 
 def sign_of_life(client: redis.Redis, name: str, about: dict[str, Any]) -> None:

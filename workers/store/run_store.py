@@ -12,10 +12,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, cast
 
 import redis
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from aggregate.formulas.verdict import WEAK_BASELINE
 from aggregate.records.record import AttemptRecord
@@ -59,24 +60,23 @@ class StoredRun:
         return self.manifest.grid
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a run stands. `generation` grows with each resume; `rounds` of re-tried errors start at 1.
+class State(BaseModel, frozen=True):
+    """Where a run stands. `generation` grows with each resume.
 
     `assumed` USD count towards the budget for calls whose cost nobody knows; `why` explains a halt.
     """
 
     generation: int
-    halt: Halt
-    sealed: bool
+    halt: Halt = ""
+    sealed: bool = False
     created: float
-    sealed_at: float | None
-    spent: float
-    wasted: float
-    wasted_attempts: int
-    assumed: float
-    why: str
-    trouble: str | None
+    sealed_at: float | None = None
+    spent: float = 0.0
+    wasted: float = 0.0
+    wasted_attempts: int = 0
+    assumed: float = 0.0
+    why: str = ""
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,8 @@ class Store:
         pipe = self.client.pipeline(transaction=False)
         pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
         pipe.set(keys.info, _packed(info))
-        page: dict[_Field, _Field] = {}
-        for number, task in enumerate(tasks):
-            text = task.model_dump_json(by_alias=True, exclude_defaults=True)
-            page[str(number)] = zlib.compress(text.encode(), 1)
-            if len(page) == _PAGE:
-                pipe.hset(keys.tasks, mapping=page)
-                pipe.execute()
-                page = {}
-        if page:
-            pipe.hset(keys.tasks, mapping=page)
+        texts = (task.model_dump_json(by_alias=True, exclude_defaults=True) for task in tasks)
+        self._put_pages(keys.tasks, enumerate(zlib.compress(text.encode(), 1) for text in texts))
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         state.update(self._put_cached(keys, manifest, info, cached))
         if manifest.budget_usd is not None:
@@ -175,15 +167,15 @@ class Store:
 
     def put_stored(self, run_id: str, answers: Iterable[tuple[int, AttemptRecord]]) -> None:
         """Keep an earlier run's records by attempt index, for a run that only judges them again."""
-        key, page = Keys(run_id).stored, dict[_Field, _Field]()
-        for index, record in answers:
-            page[str(index)] = pack(record)
-            if len(page) == _PAGE:
-                self.client.hset(key, mapping=page)
-                page = {}
-        if page:
-            self.client.hset(key, mapping=page)
+        key = Keys(run_id).stored
+        self._put_pages(key, ((index, pack(record)) for index, record in answers))
         self.client.expire(key, WORKING_SECONDS)
+
+    def _put_pages(self, key: str, numbered: Iterable[tuple[int, bytes]]) -> None:
+        """Write values by number into a hash, some at a time: all at once may be more than a server takes."""
+        pages = iter(numbered)
+        while page := dict[_Field, _Field](islice(pages, _PAGE)):
+            self.client.hset(key, mapping=page)
 
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
         """Keep a run's keys for this many days from now."""
@@ -196,21 +188,19 @@ class Store:
         return StoredRun(self.manifest(run_id), self.info(run_id))
 
     def manifest(self, run_id: str) -> Manifest:
-        data = cast("bytes | None", self.client.get(Keys(run_id).manifest))
-        if data is None:
-            raise UnknownRun(
-                f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
-            )
-        return Manifest.model_validate_json(data)
+        return Manifest.model_validate_json(self._value(Keys(run_id).manifest, run_id))
 
     def info(self, run_id: str) -> RunInfo:
         """What the run was when it was submitted; how it ended is added when it is finished."""
-        data = cast("bytes | None", self.client.get(Keys(run_id).info))
+        return RunInfo.model_validate_json(zlib.decompress(self._value(Keys(run_id).info, run_id)))
+
+    def _value(self, key: str, run_id: str) -> bytes:
+        data = cast("bytes | None", self.client.get(key))
         if data is None:
             raise UnknownRun(
                 f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
             )
-        return RunInfo.model_validate_json(zlib.decompress(data))
+        return data
 
     def tasks(self, run: StoredRun) -> Iterator[Task]:
         run_id, keys, count = run.run_id, Keys(run.run_id), run.manifest.task_count
@@ -228,24 +218,12 @@ class Store:
                 yield task
 
     def state(self, run_id: str) -> State | None:
-        found = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
+        fields = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
         # After a FLUSHALL, a worker's late note may stand alone in a state that was never created.
-        if b"generation" not in found:
+        if b"generation" not in fields:
             return None
-        values = {_text(key): _text(value) for key, value in found.items()}
-        return State(
-            generation=int(values["generation"]),
-            halt=cast("Halt", values.get("halt", "")),
-            sealed=values.get("sealed") == "1",
-            created=float(values["created"]),
-            sealed_at=float(values["sealed_at"]) if values.get("sealed_at") else None,
-            spent=float(values.get("spent", 0)),
-            wasted=float(values.get("wasted", 0)),
-            wasted_attempts=int(values.get("wasted_attempts", 0)),
-            assumed=float(values.get("assumed", 0)),
-            why=values.get("why", ""),
-            trouble=values.get("trouble") or None,
-        )
+        # What is empty was never there, or is no more.
+        return State.model_validate({key.decode(): value.decode() for key, value in fields.items() if value})
 
     def weak_baseline(self, run: StoredRun) -> str | None:
         """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
@@ -260,8 +238,8 @@ class Store:
         return f"baseline pass rate can reach {best} at most, < {WEAK_BASELINE}: it failed {int(lost)} of {each} tasks"
 
     def runs(self) -> list[str]:
-        found = cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))
-        return [run for run in map(_text, found) if self.client.exists(Keys(run).state)]
+        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))]
+        return [run_id for run_id in run_ids if self.client.exists(Keys(run_id).state)]
 
     def progress(self, run_id: str) -> Progress:
         keys = Keys(run_id)
@@ -273,7 +251,7 @@ class Store:
         counts, in_flight, money = pipe.execute()
         outcomes: dict[int, dict[str, int]] = {}
         for key, value in counts.items():
-            arm, outcome = _text(key).split(" ")
+            arm, outcome = key.decode().split(" ")
             outcomes.setdefault(int(arm), {})[outcome] = int(value)
         spent, assumed = (float(amount or 0) for amount in money)
         return Progress(outcomes=outcomes, in_flight=in_flight, spent=spent, assumed=assumed)
@@ -286,10 +264,6 @@ class Store:
         """Stream all records, each with the index of its attempt, in the server's order."""
         for index, data in self.client.hscan_iter(Keys(run_id).records, count=_PAGE):
             yield int(index), unpack(cast("bytes", data))
-
-    def record(self, run_id: str, index: int) -> AttemptRecord | None:
-        data = cast("bytes | None", self.client.hget(Keys(run_id).records, str(index)))
-        return unpack(data) if data is not None else None
 
     def published(self, run_id: str) -> int:
         """Attempts below this index have been published."""
@@ -309,7 +283,8 @@ class Store:
 
     def run_workers(self, run_id: str) -> list[str]:
         """Every worker process that took part in a run, as host:pid."""
-        return sorted(map(_text, cast("set[bytes]", self.client.smembers(Keys(run_id).workers))))
+        names = cast("set[bytes]", self.client.smembers(Keys(run_id).workers))
+        return sorted(name.decode() for name in names)
 
     def deadly(self, run_id: str) -> set[int]:
         """Attempts whose worker vanished at least twice: they run alone from now on."""
@@ -400,7 +375,3 @@ class Store:
 
 def _packed(info: RunInfo) -> bytes:
     return zlib.compress(info.model_dump_json().encode(), 1)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
