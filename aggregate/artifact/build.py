@@ -6,7 +6,7 @@ The same records and run info give the same bytes, whenever and in whatever orde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,13 +20,14 @@ from aggregate.formulas.rates import cost_weighted_advantage
 from aggregate.formulas.significance import holm
 from aggregate.formulas.verdict import (
     ArmErrors,
-    BaselineKind,
-    DecisionName,
+    Decision,
+    Reason,
     Verdict,
     decision,
     decision_level,
     error_reasons,
     verdict,
+    words,
 )
 from aggregate.records.frames import Frames, collect, values
 from aggregate.records.record import AttemptRecord
@@ -63,7 +64,7 @@ def measure(
     fields = {
         **{name: told[name] for name in ("execution_pass_rate", "baseline_pass_rate", "delta")},
         "verdict": gate.verdict,
-        "reason": gate.reason,
+        **_reason(gate.reasons),
         **_decisions(one),
         **told,
         **_counts(one),
@@ -91,10 +92,17 @@ def unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:
     """The same fields for a candidate that was not run: every number is missing."""
     gate = verdict(None, None, candidate_score=candidate.score, eval_threshold=info.eval_threshold)
     return {
-        **{name: field.get_default() for name, field in Artifact.model_fields.items()},
         "verdict": candidate.verdict or "skipped",
-        "reason": candidate.reason or (gate.reason if info.is_below(candidate) else "nothing was run"),
+        **_reason(gate.reasons if info.is_below(candidate) else [_not_run(candidate)]),
     }
+
+
+def _not_run(candidate: CandidateInfo) -> Reason:
+    return Reason("cannot_be_run", {"why": candidate.reason}) if candidate.reason else Reason("not_run")
+
+
+def _reason(reasons: Sequence[Reason]) -> dict[str, Any]:
+    return {"reason": words(reasons), "reason_codes": [reason.code for reason in reasons]}
 
 
 class _Candidate:
@@ -190,47 +198,40 @@ def _verdict(one: _Candidate) -> Verdict:
         arms=one.errors,
         status=info.unfinished or "complete",
         why=info.why,
-        weak_baseline=info.weak_baseline,
-        baseline_kind=_baseline_kind(info),
+        baseline_must_pass=info.baseline_must_pass,
         no_baseline=info.baseline == "none",
         n_pairs=one.compared.n_pairs,
     )
 
 
-def _baseline_kind(info: RunInfo) -> BaselineKind:
-    if info.models and all(model.partition(":")[0] == "mock" for model in info.models):
-        return "mock"
-    return "bare" if info.baseline == "bare" else "skill"
-
-
 def _decisions(one: _Candidate) -> dict[str, Any]:
     """What is decided for tasks like these and for exactly this suite, and why; missing without a baseline."""
     if one.info.baseline == "none":
-        return _told(None, "there is no baseline to compare with")
+        reason = words([Reason("no_baseline")])
+        return {"decision_reason": reason, "suite_decision_reason": reason}
     if one.info.status == "weak_baseline":
-        return _told("inconclusive", "the run ended once its baseline was too weak")
-    made = decision(one.compared.tasks_like_these, one.info.margin, one.errors)
-    name, reason = made.decision, made.reason
+        ended = Decision("inconclusive", (Reason("ended_by_weak_baseline"),))
+        return _decided(ended, ended)
+    like_these = decision(one.compared.tasks_like_these, one.info.margin, one.errors)
     suite_interval = one.compared.exactly_this_suite
     if one.sequential is not None:
         suite_interval = one.sequential.suite_interval or suite_interval
         if not error_reasons(one.errors):
-            name, reason = one.sequential.decision, one.sequential.reason
+            like_these = one.sequential.decision
     suite = decision(suite_interval, one.info.margin, one.errors)
     missed = None
     if suite.decision == "inconclusive" and len(one.both):
         missed = comparison.could_miss(one.both, suite_interval, one.info.pass_k)
+    return {**_decided(like_these, suite), "could_miss": missed}
+
+
+def _decided(like_these: Decision, suite: Decision) -> dict[str, Any]:
     return {
-        **_told(name, reason),
+        "decision": like_these.decision,
+        "decision_reason": like_these.reason,
         "suite_decision": suite.decision,
         "suite_decision_reason": suite.reason,
-        "could_miss": missed,
     }
-
-
-def _told(name: DecisionName | None, reason: str) -> dict[str, Any]:
-    told = {"decision": name, "decision_reason": reason}
-    return told | {f"suite_{field}": value for field, value in told.items()} | {"could_miss": None}
 
 
 def _early_stop(one: _Candidate, told: dict[str, Any]) -> dict[str, Any]:
@@ -394,6 +395,7 @@ def _artifact(
 ) -> Artifact:
     measured = numbers.fields if numbers is not None else unmeasured(info, candidate)
     fields = {
+        **{name: field.get_default() for name, field in Artifact.model_fields.items()},
         **measured,
         "schema_version": SCHEMA_VERSION,
         "run_id": info.run_id,

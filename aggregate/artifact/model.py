@@ -17,7 +17,15 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from aggregate.formulas.verdict import DecisionName, Gate, VerdictName, WeakBaseline, exit_code, largest_ratio
+from aggregate.formulas.verdict import (
+    WEAK_CODES,
+    DecisionName,
+    Gate,
+    VerdictName,
+    WeakBaseline,
+    exit_code,
+    largest_ratio,
+)
 from aggregate.records.run_info import Baseline, Status
 
 SCHEMA_VERSION = "1.0"
@@ -514,6 +522,7 @@ class RunVerdict(_Block):
 
     verdict: VerdictName
     reason: str
+    reason_codes: list[str] | None = None
     decision: DecisionName | None = None
     decision_reason: str | None = None
     suite_decision: DecisionName | None = None
@@ -570,6 +579,13 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     def was_run(self) -> bool:
         """Whether the candidate was run at all; one that was skipped, or that nobody could run, has no number."""
         return self.attempts is not None
+
+    @property
+    def baseline_is_too_weak(self) -> bool:
+        """Whether the verdict is `error` because the baseline passes too few tasks."""
+        if self.reason_codes is None:  # an earlier version wrote only the sentence
+            return self.verdict == "error" and "baseline pass rate" in self.reason
+        return not WEAK_CODES.isdisjoint(self.reason_codes)
 
     @property
     def name(self) -> str:

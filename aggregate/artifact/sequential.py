@@ -11,7 +11,7 @@ import pandas as pd
 from aggregate.artifact import comparison
 from aggregate.formulas.intervals import MOST_SURE, Interval, fixed_suite_interval
 from aggregate.formulas.stopping_rules import DecisionLook, look_at_decision, plan_looks
-from aggregate.formulas.verdict import DecisionName
+from aggregate.formulas.verdict import Decision, Reason
 from aggregate.records import frames
 from aggregate.records.run_info import BASELINE, RunInfo
 
@@ -23,8 +23,7 @@ class Sequential:
     block: dict[str, Any]
     interval: Interval | None
     suite_interval: Interval | None
-    decision: DecisionName
-    reason: str
+    decision: Decision
 
 
 def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1) -> Sequential:
@@ -66,8 +65,10 @@ def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1)
         },
         interval=last.interval if last else None,
         suite_interval=suite,
-        decision=(last.decision if last else None) or "inconclusive",
-        reason=last.reason if last else "no round of attempts was finished",
+        decision=Decision(
+            (last.decision if last else None) or "inconclusive",
+            last.reasons if last else (Reason("no_round"),),
+        ),
     )
 
 
@@ -103,6 +104,6 @@ def settled(info: RunInfo, attempts: pd.DataFrame) -> tuple[bool, str]:
     for candidate in info.ran:
         found = looks(info, attempts, candidate.arm, comparisons)
         if found.block["stopped_after"] is None:
-            return False, found.reason
-        reasons.append(found.reason)
+            return False, found.decision.reason
+        reasons.append(found.decision.reason)
     return True, "; ".join(dict.fromkeys(reasons))
