@@ -48,7 +48,7 @@ def compare(
     errors = {f"{name}-run": _errors(tasks) for name, tasks in zip(_RUNS, sides, strict=True)}
     made = decision(compared.tasks_like_these, margin, errors)
     told = {
-        **comparison.block(compared),
+        **compared.fields,
         "n_dropped": len(paired) - len(both),
         "first_run": _rates(both, "baseline"),
         "second_run": _rates(both, "candidate"),
