@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from aggregate.artifact import blocks, comparison, costs, file, sentences, sequential
+from aggregate.artifact import blocks, comparison, file, sentences, sequential
 from aggregate.artifact.comparison import Comparison
 from aggregate.artifact.model import SCHEMA_VERSION, Artifact
 from aggregate.formulas.rates import cost_weighted_advantage
@@ -196,7 +196,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
     shared = view.compared.fields
     gate = _verdict(view)
     grouped = _groupings(view)
-    gain = costs.extra(view.both, shared["attempt_delta"])
+    gain = blocks.extra(view.both, shared["attempt_delta"])
     speedups = blocks.speedup_block(frames.measured, view.arms)
     advantage = blocks.mean_advantage(speedups, view.arm)
     if advantage is None:  # no benchmarks: that of scores over the baseline
@@ -204,7 +204,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
     cost_per_task = view.overall.get(view.arm, {}).get("mean_cost_per_task")
     efficiency = None
     if info.baseline != "none":
-        efficiency = costs.efficiency_block(frames.attempts, view.arm, view.level)
+        efficiency = blocks.efficiency_block(frames.attempts, view.arm, view.level)
     candidate_results, baseline_results = (
         comparison.results(frames.attempts, frames.tasks, arm, DIGITS) for arm in (view.arm, BASELINE)
     )
@@ -216,7 +216,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
         **_counts(view),
         **_early_stop(view),
         "consistency": view.consistency,
-        "cost": costs.costs_block(info, frames.attempts, view.overall, grouped, gain),
+        "cost": blocks.costs_block(info, frames.attempts, view.overall, grouped, gain),
         "cost_weighted_advantage": cost_weighted_advantage(advantage, cost_per_task),
         "efficiency": efficiency,
         "speedups": speedups,
