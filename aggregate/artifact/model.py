@@ -7,7 +7,6 @@ run has tens of thousands of them.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic.json_schema import GenerateJsonSchema
 
 from aggregate.formulas.verdict import (
     WEAK_CODES,
@@ -27,9 +25,9 @@ from aggregate.formulas.verdict import (
     largest_ratio,
 )
 from aggregate.records.run_info import Baseline, Status
+from aggregate.text.standard_json import dumps, schema_of
 
 SCHEMA_VERSION = "1.0"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # A whole number stays one, so that an artifact that is read and written again keeps its bytes.
 _Read = TypeVar("_Read")
@@ -672,16 +670,9 @@ def _checked(read: Callable[[bytes], _Read], data: bytes) -> _Read:
         raise NotAnArtifact(f"{place}: {first['msg'][:200]}") from None
 
 
-class _WithoutTitles(GenerateJsonSchema):
-    def field_title_should_be_set(self, schema: Any) -> bool:  # it would only repeat the field's name
-        return False
-
-
 def schema_text() -> str:
     """The JSON Schema of an artifact, as the text of a file."""
-    made = {"$schema": DIALECT, **Artifact.model_json_schema(schema_generator=_WithoutTitles)}
-    made["title"] = f"Uplift artifact, version {SCHEMA_VERSION}"
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    return dumps(schema_of(Artifact, f"Uplift artifact, version {SCHEMA_VERSION}"), indent=2) + "\n"
 
 
 if __name__ == "__main__":
