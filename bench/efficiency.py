@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from aggregate.artifact.costs import ratio_interval
+from aggregate.formulas.intervals import ratio_interval
 
 TASKS = (5, 7, 10, 15, 20, 30, 40)
 KINDS = ("both arms", "candidate only", "either arm", "single attempts")

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from builders import a_record, both_arms
 
-from aggregate.artifact import build, task_results, two_runs
+from aggregate.artifact import build, comparison, two_runs
 from aggregate.records import frames, metrics
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
@@ -146,9 +146,7 @@ def test_the_page_about_numbers_names_every_metric():
 
 
 def test_more_groups_than_anyone_reads_are_left_out_and_said():
-    records = [
-        a_record(f"t{number}", tier=f"tier-{number}") for number in range(task_results.MOST_GROUPS + 1)
-    ]
+    records = [a_record(f"t{number}", tier=f"tier-{number}") for number in range(comparison.MOST_GROUPS + 1)]
     info = RunInfo.from_records(records)
     made = csv_tables.summary(info, records)
     assert made["by_tier"] == {}

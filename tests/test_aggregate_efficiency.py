@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from rich.console import Console
 from statsmodels.stats.weightstats import DescrStatsW
 
-from aggregate.artifact import build, costs, sentences
-from aggregate.artifact.costs import MEASURES, ratio_interval
+from aggregate.artifact import blocks, build, sentences
+from aggregate.artifact.blocks import MEASURES
 from aggregate.artifact.model import Artifact, loads
+from aggregate.formulas.intervals import ratio_interval
 from aggregate.formulas.verdict import largest_ratio
 from aggregate.records import frames
 from aggregate.records.record import AttemptRecord
@@ -51,7 +52,7 @@ def cost_of(records: list[AttemptRecord], among: str = "all", **info: Any) -> di
 
 def alone(records: list[AttemptRecord]) -> dict[str, Any]:
     """The same without the rest of an artifact, which takes longer."""
-    found = costs.efficiency_block(frames.collect(records).attempts, "candidate", 0.95)["all"]["cost"]
+    found = blocks.efficiency_block(frames.collect(records).attempts, "candidate", 0.95)["all"]["cost"]
     assert isinstance(found, dict)
     return found
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregate import speedup, stats
 from aggregate.formulas.rates import (
     attempt_pass_rate,
     compute_cop,
@@ -183,6 +184,20 @@ def test_better_and_no_dearer_dominates():
     assert not dominates(0.03, 0.05, 0.0)
     assert not dominates(None, 0.05, 0.1)
     assert not dominates(0.03, 0.05, None)
+
+
+def test_the_public_names_of_the_formulas_are_those_of_version_0_1_0():
+    assert {
+        getattr(stats, name).__module__.split(".")[1] for name in dir(stats) if name != "FLAKY_RANGE"
+    } == {"formulas"}
+    assert len(dir(stats)) == 38
+    assert stats.FLAKY_RANGE == 20
+    assert stats.pass_at_k is pass_at_k
+    assert stats.delta_interval([1], [1], [0], [1]).estimate == 1
+    with pytest.raises(AttributeError, match="has no attribute 'pass_at_all'"):
+        _ = stats.pass_at_all
+    assert speedup.group_name("module.function", 1) == "module"
+    assert set(speedup.__all__) <= set(dir(speedup))
 
 
 def test_importing_the_statistics_imports_neither_pandas_nor_scipy():

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregate.formulas.intervals import Interval
-from aggregate.formulas.verdict import ArmErrors, decision, decision_level, error_reasons, exit_code, verdict
+from aggregate.formulas.verdict import (
+    ArmErrors,
+    decision,
+    decision_level,
+    error_reasons,
+    exit_code,
+    verdict,
+    words,
+)
+from aggregate.records.run_info import RunInfo
 
 
 def an_interval(low=-0.1, high=0.3, estimate=0.1, level=0.95):
@@ -50,10 +59,12 @@ def test_a_weak_baseline_is_an_error_with_its_rate():
 
 
 @pytest.mark.parametrize(
-    "forgiven", [{"weak_baseline": "warn"}, {"baseline_kind": "bare"}, {"baseline_kind": "mock"}]
+    "forgiven", [{"weak_baseline": "warn"}, {"baseline": "bare"}, {"models": ("mock", "mock:slow")}]
 )
 def test_a_weak_baseline_is_a_warning_when_asked_for_and_for_bare_and_mock_models(forgiven):
-    found = verdict(1.0, 0.0, **forgiven)
+    assert RunInfo(run_id="run", models=("mock", "other")).baseline_must_pass
+    must_pass = RunInfo(run_id="run", **forgiven).baseline_must_pass
+    found = verdict(1.0, 0.0, baseline_must_pass=must_pass)
     assert found.verdict == "pass"
     assert found.warnings == ("baseline pass rate 0.0 < 0.2",)
 
@@ -72,7 +83,9 @@ def test_exactly_five_percent_errors_are_allowed():
     five = {"candidate": ArmErrors(100, 5), "baseline": ArmErrors(20, 1)}
     assert verdict(0.9, 0.7, arms=five).verdict == "pass"
     assert decision(an_interval(low=0.1), arms=five).decision == "improved"
-    assert error_reasons({"candidate": ArmErrors(19, 1)}) == ["1 of 19 candidate attempts ended in error"]
+    assert (
+        words(error_reasons({"candidate": ArmErrors(19, 1)})) == "1 of 19 candidate attempts ended in error"
+    )
     assert error_reasons({"candidate": ArmErrors(0)}) == []
 
 
@@ -89,6 +102,7 @@ def test_an_unfinished_run_is_an_error_and_every_reason_is_given(status, word):
     assert word in found.reason
     assert "refused (5×)" in found.reason
     assert "baseline pass rate 0.1 < 0.2" in found.reason
+    assert [reason.code for reason in found.reasons] == [status, "errors", "weak_baseline"]
 
 
 @pytest.mark.parametrize(

@@ -278,20 +278,27 @@ def test_groups_are_shown_when_there_are_several():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "decision", "status", "reason", "owner"),
+    ("verdict", "decision", "status", "code", "owner"),
     [
-        ("pass", "improved", "finished", "", "reviewer"),
-        ("pass", "inconclusive", "finished", "", "suite author"),
-        ("fail", "worse", "finished", "", "skill author"),
-        ("skipped", None, "finished", "", "skill author"),
-        ("error", "inconclusive", "finished", "baseline pass rate 0.1 < 0.2", "suite author"),
-        ("error", "inconclusive", "cancelled", "the run was cancelled", "operator"),
-        ("error", "inconclusive", "finished", "9 of 9 candidate attempts ended in error", "operator"),
+        ("pass", "improved", "finished", "delta_no_worse", "reviewer"),
+        ("pass", "inconclusive", "finished", "delta_no_worse", "suite author"),
+        ("fail", "worse", "finished", "delta_worse", "skill author"),
+        ("skipped", None, "finished", "below_threshold", "skill author"),
+        ("error", "inconclusive", "finished", "weak_baseline", "suite author"),
+        ("error", "inconclusive", "weak_baseline", "weak_baseline_certain", "suite author"),
+        ("error", "inconclusive", "cancelled", "cancelled", "operator"),
+        ("error", "inconclusive", "finished", "errors", "operator"),
     ],
 )
-def test_advice_says_who_may_take_it(verdict, decision, status, reason, owner):
+def test_advice_says_who_may_take_it(verdict, decision, status, code, owner):
     ran = None if verdict == "skipped" else AttemptCounts(planned=2, run=2, skipped=0)
-    fields = {"verdict": verdict, "decision": decision, "status": status, "reason": reason, "attempts": ran}
+    fields = {
+        "verdict": verdict,
+        "decision": decision,
+        "status": status,
+        "reason_codes": [code],
+        "attempts": ran,
+    }
     step, who = sentences.advice(an_artifact(**fields))
     assert step
     assert who == owner
@@ -304,3 +311,20 @@ def test_a_weak_baseline_names_the_flag_that_lets_it_count():
     )
     made = an_artifact(verdict="pass", reason="delta +1.0000")
     assert sentences.reason(made) == "delta +1.0000"
+
+
+def test_a_message_that_speaks_of_the_baseline_is_no_weak_baseline():
+    made = built(both_arms({"a": "e"}, {"a": "p"}, error="no baseline pass rate today"))
+    assert "no baseline pass rate today" in sentences.reason(made)
+    assert made.reason_codes == ["errors", "unjudged_arm"]
+    assert "--weak-baseline" not in sentences.reason(made)
+
+
+def test_an_artifact_of_an_earlier_version_has_the_sentence_only_and_gets_the_same_advice():
+    made = built(both_arms({"a": "p"}, {"a": "f"}))
+    assert made.reason_codes == ["weak_baseline"]
+    earlier = made.model_copy(update={"reason_codes": None})
+    assert sentences.reason(earlier) == sentences.reason(made)
+    assert sentences.advice(earlier) == sentences.advice(made)
+    ended = {"status": "weak_baseline", "reason": "baseline pass rate can reach 0.1 at most, < 0.2"}
+    assert sentences.advice(earlier.model_copy(update=ended)) == sentences.advice(made)

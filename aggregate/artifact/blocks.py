@@ -1,4 +1,4 @@
-"""Parts of an artifact beside the comparison: consistency, speedups, judges, loads of the skill, who answered."""
+"""Blocks of an artifact beside the comparison: costs, consistency, speedups, judges, skill loads, who answered."""
 
 from __future__ import annotations
 
@@ -8,25 +8,167 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
-from aggregate.formulas.rates import mean_known
-from aggregate.formulas.speedups import summarize_speedups, task_payload
+from aggregate.formulas.intervals import Floats, Interval, ratio_interval
+from aggregate.formulas.rates import compute_frontier_cop, cost_per_extra_pass, dominates, mean_known
+from aggregate.formulas.speedups import ADVANTAGES, summarize_speedups, task_payload
+from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.rows import Measured
-from aggregate.records.run_info import TaskInfo
+from aggregate.records.run_info import BASELINE, CANDIDATE, RunInfo, TaskInfo
 from aggregate.text.formats import counted, plain
 
-_KEPT = (
-    "n",
-    "accuracy_std_dev",
-    "accuracy_range",
-    "consistency_score",
-    "concept_overlap",
-    "flaky_tasks",
-    "flaky_by_sigma",
-)
+# Measures of the artifact, and the attempts' column that each is made of.
+MEASURES = {
+    "cost": "cost_usd",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_tokens",
+    "cache_write_tokens": "cache_write_tokens",
+    "model_calls": "turns",
+    "model_seconds": "model_ms",
+}
+
+
+def costs_block(
+    info: RunInfo,
+    attempts: pd.DataFrame,
+    arms: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    gain: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Cost per arm and model, cost of a pass and its frontier, and the price of an extra pass.
+
+    `total_cost` adds up what is known; `n_cost_known` of `n` says how much that is. Cached attempts keep
+    their cost here and count nothing towards `spent_usd`. The frontier is the cheapest pass that any tier or
+    model of `groups` offers, in either arm. `gain` is what `extra` found.
+    """
+    known = attempts.dropna(subset=["cost_usd"])
+    by_model = known.groupby("model", sort=True)["cost_usd"].sum()
+    return {
+        "by_arm": {name: {key: values[key] for key in metrics.COSTS} for name, values in arms.items()},
+        "cost_by_model": {str(model): float(total) for model, total in by_model.items()},
+        "frontier_cop": compute_frontier_cop(
+            arm["cop"]
+            for name in ("by_tier", "by_model")
+            for group in groups[name].values()
+            for arm in group["arms"].values()
+        ),
+        **gain,
+        "spent_usd": _bill(info, attempts),
+        "wasted_usd": info.wasted_usd,
+        "wasted_attempts": info.wasted_attempts,
+        "budget_usd": info.budget_usd,
+        "over_budget_usd": over_budget(info),
+        "assumed_usd": info.assumed_usd,
+        "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
+    }
+
+
+def _bill(info: RunInfo, attempts: pd.DataFrame) -> float:
+    """What the run counted; NaN where it counted nothing only because nobody knows what its attempts cost."""
+    counted = info.spent_usd is not None and (info.spent_usd or info.assumed_usd or not len(attempts))
+    return float(info.spent_usd or 0.0) if counted else spent(attempts)
+
+
+def extra(both: pd.DataFrame, attempt_delta: float | None) -> dict[str, Any]:
+    """What the candidate's difference costs, over the tasks of both arms; unknown while an answer has no price."""
+    mine, other = (_of_an_attempt(both, arm) for arm in (CANDIDATE, BASELINE))
+    return {
+        "cost_per_extra_pass": cost_per_extra_pass(mine, other, attempt_delta),
+        "dominates": dominates(mine, other, attempt_delta),
+    }
+
+
+def _of_an_attempt(both: pd.DataFrame, arm: str) -> float:
+    """As the difference is: a task's k attempts would make an extra pass k times as dear."""
+    known = both[f"{arm}_n_cost_known"].sum()
+    if not known or both[f"{arm}_n_unpriced"].any():
+        return math.nan
+    return float(both[f"{arm}_cost_usd"].sum() / known)
+
+
+def over_budget(info: RunInfo) -> float | None:
+    """By how much the attempts that were in flight outspent the budget; None without one."""
+    if info.budget_usd is None or info.spent_usd is None:
+        return None
+    return max(0.0, info.spent_usd - info.budget_usd)
+
+
+def spent(attempts: pd.DataFrame) -> float:
+    """What models and judges billed for attempts that were not served from the cache; NaN when unknown."""
+    fresh = attempts[~attempts["cached"]]
+    # What a recording or an earlier run paid for its completions is not spent again.
+    paid = fresh["cost_usd"].where(fresh["cost_source"] != "replay", 0.0)
+    known = pd.concat([paid, fresh["judge_cost_usd"]]).dropna()
+    if len(known) == 0:
+        # All from the cache is a known nothing; attempts of unknown cost are unknown.
+        return 0.0 if len(fresh) == 0 and len(attempts) else math.nan
+    return float(known.sum())
+
+
+def efficiency_block(attempts: pd.DataFrame, arm: str, level: float) -> dict[str, Any]:
+    """Each measure of `MEASURES`, compared over all tasks (`all`) and over those that both arms passed."""
+    mine, other = (_means(attempts, one) for one in (arm, BASELINE))
+    cells = mine.index.union(other.index)
+    mine, other = mine.reindex(cells), other.reindex(cells)
+    tasks = pd.factorize(cells.get_level_values("task"))[0]
+    passed = ((mine["passed"] > 0) & (other["passed"] > 0)).to_numpy()
+    return {
+        group: {
+            name: _measure(
+                mine[column].to_numpy()[chosen], other[column].to_numpy()[chosen], tasks[chosen], level
+            )
+            for name, column in MEASURES.items()
+        }
+        for group, chosen in (("all", np.ones(len(cells), bool)), ("both_passed", passed))
+    }
+
+
+def _means(attempts: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Means over the judged attempts of each (task, model), NaN where one of them is not known.
+
+    A mean over what happens to be known would hide the dear attempts that ended without a bill.
+    """
+    judged = attempts["judged"] & (attempts["arm"] == arm)
+    numbers = attempts.loc[judged, ["task", "model", "passed", *MEASURES.values()]]
+    cells = numbers.groupby(["task", "model"], sort=True)
+    return cells.mean().where(cells.count().eq(cells.size(), axis=0))
+
+
+def _measure(mine: Floats, other: Floats, tasks: NDArray[np.intp], level: float) -> dict[str, Any]:
+    """One measure of both arms for each (task, model); a task with several models counts once, with their mean."""
+    known = ~np.isnan(mine + other)
+    positive = known & (mine > 0) & (other > 0)
+    logs = np.log(mine[positive]) - np.log(other[positive])
+    models = np.bincount(tasks[positive])
+    by_task = np.bincount(tasks[positive], logs)[models > 0] / models[models > 0]
+    ratio, bill = ratio_interval(by_task, level), other[known].sum()
+    with np.errstate(over="ignore"):
+        of_totals = float(mine[known].sum() / bill) if bill > 0 else math.nan
+    return {
+        "ratio": ratio.estimate,
+        "low": ratio.low,
+        "high": ratio.high,
+        "level": level,
+        "ratio_of_totals": of_totals,
+        "n_tasks": len(by_task),
+        "n_all": len(np.unique(tasks)),
+        # Tasks that lack something: all of it, or that of a model whose price is zero or unknown.
+        "n_zero": len(np.unique(tasks[known & ~positive])),
+        "n_unknown": len(np.unique(tasks[~known])),
+        "word": _word(ratio, of_totals),
+    }
+
+
+def _word(ratio: Interval, of_totals: float) -> str | None:
+    """What tasks and bill both say; None where they do not, or where the interval holds 1."""
+    if ratio.high < 1 and of_totals < 1:
+        return "cheaper"
+    return "dearer" if ratio.low > 1 and of_totals > 1 else None
 
 
 def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> dict[str, Any] | None:
@@ -42,7 +184,7 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
     repeated = tasks[(tasks["arm"] == arm) & (tasks["n_scored"] >= 2)]
     numbers = (repeated[name].tolist() for name in ("n_scored", "accuracy_std_dev", "accuracy_range"))
     columns = (values(repeated["task"]), values(repeated["model"]), *numbers)
-    found = consistency_of(
+    spreads = consistency_of(
         {
             f"{task} ({model})" if several else task: spread_of(
                 n,
@@ -53,12 +195,12 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
             for task, model, n, std, spread in zip(*columns, strict=True)
         }
     )
-    if found is None:
+    if spreads is None:
         return None
-    agreeing = found["unseen_bound"]
-    flaky = {task: found["tasks"][task] for task in found["flaky_tasks"]}
+    agreeing, by_task = spreads["unseen_bound"], spreads.pop("tasks")
+    flaky = {task: by_task[task] for task in spreads["flaky_tasks"]}
     return {
-        **{name: found[name] for name in _KEPT},
+        **spreads,
         "ranges": {task: spread["range"] for task, spread in flaky.items()},
         "attempts": {task: spread["n"] for task, spread in flaky.items()},
         "unseen_bound": {"tasks": len(agreeing), "bound": max(agreeing.values(), default=math.nan)},
@@ -67,31 +209,22 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
 
 def _matched(scored: pd.DataFrame) -> dict[tuple[str, str], list[Iterable[str]]]:
     """What the attempts of each (task, model) matched."""
-    found: dict[tuple[str, str], list[Iterable[str]]] = {}
+    by_unit: dict[tuple[str, str], list[Iterable[str]]] = {}
     columns = (values(scored[name]) for name in ("task", "model", "matched"))
     for task, model, matched in zip(*columns, strict=True):
-        found.setdefault((task, model), []).append(matched)
-    return found
+        by_unit.setdefault((task, model), []).append(matched)
+    return by_unit
 
 
-def flaky_words(found: dict[str, Any] | None, most: int) -> list[str]:
+def flaky_words(block: dict[str, Any] | None, most: int) -> list[str]:
     """Flaky tasks with their range, at most so many: "a: range 35 points over 5 attempts"."""
-    if found is None:
+    if block is None:
         return []
-    shown = found["flaky_tasks"][:most]
-    return [f"{task}: {flaky_text(found['ranges'][task], found['attempts'][task])}" for task in shown]
+    shown = block["flaky_tasks"][:most]
+    return [f"{task}: {flaky_text(block['ranges'][task], block['attempts'][task])}" for task in shown]
 
 
-_MEANS = (
-    "agent_advantage",
-    "agent_advantage_level1",
-    "agent_advantage_level2",
-    "agent_advantage_level3",
-    "agent_advantage_level4",
-    "task_speedup",
-    "success",
-    "trajectory_length",
-)
+_MEANS = (*ADVANTAGES, "task_speedup", "success", "trajectory_length")
 _SUMS = ("num_benchmarks", "num_valid_benchmarks")
 
 
@@ -154,7 +287,7 @@ def panels_block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, A
         },
         "n_missing": int(judgments["score"].isna().sum()),
         "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
-        "judge_cost": _sum(judgments["cost_usd"]),
+        "judge_cost": judgments["cost_usd"].sum(min_count=1),
         "agreement": _agreement(_shared(named, attempts["panel_size"].to_numpy())),
     }
 
@@ -165,9 +298,9 @@ def _judge(part: pd.DataFrame) -> dict[str, Any]:
         "n_scored": int(part["score"].count()),
         "mean_score": float(part["score"].mean()),
         "mean_impl_rate": float(part["judge_impl_rate"].mean()),
-        "cost": _sum(part["cost_usd"]),
-        "input_tokens": _sum(part["input_tokens"]),
-        "output_tokens": _sum(part["output_tokens"]),
+        "cost": part["cost_usd"].sum(min_count=1),
+        "input_tokens": part["input_tokens"].sum(min_count=1),
+        "output_tokens": part["output_tokens"].sum(min_count=1),
     }
 
 
@@ -200,11 +333,6 @@ def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
-def _sum(values: pd.Series[float]) -> float:
-    known = values.dropna()
-    return float(known.sum()) if len(known) else np.nan
-
-
 Loads = dict[str, dict[str, dict[str, int]]]
 
 
@@ -221,8 +349,8 @@ def triggers_block(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arm: str) 
     return {
         "n": len(mine),
         "rate": float((invoked == expected).mean()),
-        "trigger_rate": _share(invoked[expected]),
-        "false_trigger_rate": _share(invoked[~expected]),
+        "trigger_rate": invoked[expected].mean(),
+        "false_trigger_rate": invoked[~expected].mean(),
         "missed": len(missed),
         "false_triggers": len(false),
         "missed_tasks": sorted(missed["task"].unique()),
@@ -251,10 +379,6 @@ def never_loaded(loads: Loads, words: Mapping[str, str]) -> list[str]:
         for model, one in models.items()
         if not one["loaded"]
     ]
-
-
-def _share(invoked: pd.Series[bool]) -> float:
-    return float(invoked.mean()) if len(invoked) else float("nan")
 
 
 Served = dict[str, dict[str, dict[str, list[str]]]]

@@ -5,119 +5,130 @@ The same records and run info give the same bytes, whenever and in whatever orde
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from aggregate.artifact import blocks, comparison, costs, file, sentences, sequential, task_results
+from aggregate.artifact import blocks, comparison, file, sentences, sequential
 from aggregate.artifact.comparison import Comparison
 from aggregate.artifact.model import SCHEMA_VERSION, Artifact
 from aggregate.formulas.rates import cost_weighted_advantage
 from aggregate.formulas.significance import holm
 from aggregate.formulas.verdict import (
     ArmErrors,
-    BaselineKind,
-    DecisionName,
+    Decision,
+    Reason,
     Verdict,
     decision,
     decision_level,
     error_reasons,
     verdict,
+    words,
 )
 from aggregate.records.frames import Frames, collect, values
 from aggregate.records.record import AttemptRecord
-from aggregate.records.run_info import BASELINE, CandidateInfo, RunInfo
+from aggregate.records.run_info import BASELINE, ORACLE, CandidateInfo, RunInfo
 from aggregate.text.formats import plain
 from aggregate.text.standard_json import DIGITS, clean, rounded
 
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
+_SHOWN_ERRORS = 3
 _SHOWN_FLAKY = 20
 _UNEVEN = 1.2  # errors take a few attempts from an arm
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The artifact's measured fields, and what is needed beside them to finish it."""
-
-    fields: dict[str, Any]
-    p_value: float
-    warnings: tuple[str, ...]
+def build(info: RunInfo, records: Iterable[AttemptRecord]) -> list[Artifact]:
+    """One artifact per candidate, in the order of `info.candidates`; records are read once and not kept."""
+    return from_frames(info, collect(records, info.tasks))
 
 
-def measure(
-    info: RunInfo, frames: Frames, candidate: CandidateInfo, level: float, comparisons: int
-) -> Numbers:
-    """All fields of one candidate's artifact that come from records."""
-    one = _Candidate(info, frames, candidate, level, comparisons)
-    told = comparison.block(one.compared)
-    gate = _verdict(one)
-    baseline_results = task_results.results(frames.attempts, one.tasks, BASELINE, DIGITS)
-    candidate_results = task_results.results(frames.attempts, one.tasks, one.arm, DIGITS)
-    grouped = _groupings(one, told)
-    gain = costs.extra(one.both, told["attempt_delta"])
-    fields = {
-        **{name: told[name] for name in ("execution_pass_rate", "baseline_pass_rate", "delta")},
-        "verdict": gate.verdict,
-        "reason": gate.reason,
-        **_decisions(one),
-        **told,
-        **_counts(one),
-        **_early_stop(one, told),
-        "consistency": one.consistency,
-        "cost": costs.costs_block(info, frames.attempts, one.overall, grouped, gain),
-        "cost_weighted_advantage": _weighted_advantage(one),
-        "efficiency": _efficiency(one),
-        "speedups": one.speedups,
-        "judges": blocks.panels_block(_of(frames.judgments, one.arms), _of(frames.attempts, one.arms)),
-        "served": one.served,
-        "skill_loads": one.loads,
-        "triggers": blocks.triggers_block(frames.attempts, info.tasks, one.arm),
-        "arms": one.overall,
-        **grouped,
-        "changes": comparison.changes(one.paired, DIGITS),
-        "candidate_results": task_results.with_intervals(candidate_results, baseline_results, level),
-        "baseline_results": baseline_results,
+def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
+    """The artifacts of records that are frames already."""
+    # Earlier runs that were compared with the same cached baseline are looks at it too.
+    comparisons = max(1, len(info.ran)) + info.baseline_reuse_count - 1
+    level = decision_level(comparisons)
+    measured = {
+        candidate.arm: _measured(_Candidate(info, frames, candidate.arm, level, comparisons))
+        for candidate in info.ran
     }
-    p_value = fields["p_value"]
-    return Numbers(fields, math.nan if p_value is None else p_value, (*gate.warnings, *_warnings(one)))
-
-
-def unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:
-    """The same fields for a candidate that was not run: every number is missing."""
-    gate = verdict(None, None, candidate_score=candidate.score, eval_threshold=info.eval_threshold)
-    return {
+    adjusted = holm([fields["p_value"] for fields in measured.values()], comparisons)
+    for fields, p_value in zip(measured.values(), adjusted, strict=True):
+        fields |= {"p_value_adjusted": p_value}
+    shared = {
         **{name: field.get_default() for name, field in Artifact.model_fields.items()},
-        "verdict": candidate.verdict or "skipped",
-        "reason": candidate.reason or (gate.reason if info.is_below(candidate) else "nothing was run"),
+        **info.model_dump(include=set(Artifact.model_fields)),
+        "schema_version": SCHEMA_VERSION,
+        "simulated": any(map(sentences.is_simulated, info.models)),
+        "comparisons": comparisons,
+        "stop_early": "decision" if info.stop_early else None,
+        "environment": _environment(info, frames),
     }
+    return [
+        _artifact(shared, frames, candidate, measured.get(candidate.arm) or _unmeasured(info, candidate))
+        for candidate in info.candidates
+    ]
 
 
+def _artifact(
+    shared: dict[str, Any], frames: Frames, candidate: CandidateInfo, fields: dict[str, Any]
+) -> Artifact:
+    own = {
+        "arm": candidate.arm,
+        "candidate_id": candidate.candidate_id,
+        "candidate_score": candidate.score,
+        "warnings": [*shared["warnings"], *fields.get("warnings", ()), *frames.warnings],
+    }
+    artifact = Artifact.model_validate(clean({**shared, **fields, **own}, DIGITS))
+    summary = " ".join(sentences.summary(artifact))
+    return file.with_pipeline_fields(artifact.model_copy(update={"summary": summary}))
+
+
+def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
+    """What the run says of where it ran, with wall time and speed: the run's, not this process's."""
+    fresh = int((~frames.attempts["cached"]).sum())
+    speed = fresh / info.wall_seconds if info.wall_seconds else None
+    return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
+
+
+def _unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:
+    """The fields of a candidate that was not run."""
+    gate = verdict(None, None, candidate_score=candidate.score, eval_threshold=info.eval_threshold)
+    if info.is_below(candidate):
+        reasons = gate.reasons
+    elif candidate.reason:
+        reasons = (Reason("cannot_be_run", {"why": candidate.reason}),)
+    else:
+        reasons = (Reason("not_run"),)
+    return {"verdict": candidate.verdict or "skipped", **_reason(reasons)}
+
+
+def _reason(reasons: Sequence[Reason]) -> dict[str, Any]:
+    return {"reason": words(reasons), "reason_codes": [reason.code for reason in reasons]}
+
+
+@dataclass
 class _Candidate:
     """One candidate's view of a run: what is compared, over which tasks."""
 
-    def __init__(
-        self, info: RunInfo, frames: Frames, candidate: CandidateInfo, level: float, comparisons: int
-    ) -> None:
-        self.info = info
-        self.frames = frames
-        self.candidate = candidate
-        self.arm = candidate.arm
-        self.level = level
-        self.comparisons = comparisons
-        self.arms = task_results.arms_of(self.arm, frames.attempts)
+    info: RunInfo
+    frames: Frames
+    arm: str
+    level: float
+    comparisons: int
 
-    @property
-    def tasks(self) -> pd.DataFrame:
-        return self.frames.tasks
+    @cached_property
+    def arms(self) -> list[str]:
+        """The candidate, the baseline and, where it ran, the oracle."""
+        oracle = [ORACLE] if (self.frames.attempts["arm"] == ORACLE).any() else []
+        return [self.arm, BASELINE, *oracle]
 
     @cached_property
     def all_units(self) -> pd.DataFrame:
-        return comparison.units(self.tasks, self.arm)
+        return comparison.units(self.frames.tasks, self.arm)
 
     @cached_property
     def paired(self) -> pd.DataFrame:
@@ -149,8 +160,8 @@ class _Candidate:
         return comparison.compare_units(self.paired, level=self.level, effect=self.info.effect)
 
     @cached_property
-    def overall(self) -> dict[str, task_results.Metrics]:
-        return task_results.overall(self.frames.attempts, self.tasks, self.arms, self.info.pass_k)
+    def overall(self) -> dict[str, comparison.Metrics]:
+        return comparison.overall(self.frames.attempts, self.frames.tasks, self.arms, self.info.pass_k)
 
     @cached_property
     def errors(self) -> dict[str, ArmErrors]:
@@ -165,7 +176,8 @@ class _Candidate:
 
     @cached_property
     def consistency(self) -> dict[str, dict[str, Any] | None]:
-        return {arm: blocks.consistency_block(self.frames.attempts, self.tasks, arm) for arm in self.arms}
+        frames = self.frames
+        return {arm: blocks.consistency_block(frames.attempts, frames.tasks, arm) for arm in self.arms}
 
     @cached_property
     def served(self) -> blocks.Served:
@@ -177,129 +189,162 @@ class _Candidate:
         arms = [self.arm, *([BASELINE] if self.info.baseline == "skill" else [])]
         return blocks.loads(self.frames.attempts, self.info.tasks, arms)
 
-    @cached_property
-    def speedups(self) -> dict[str, Any] | None:
-        return blocks.speedup_block(self.frames.measured, self.arms)
+
+def _measured(view: _Candidate) -> dict[str, Any]:
+    """All fields of one candidate's artifact that come from records."""
+    info, frames = view.info, view.frames
+    shared = view.compared.fields
+    gate = _verdict(view)
+    grouped = _groupings(view)
+    gain = blocks.extra(view.both, shared["attempt_delta"])
+    speedups = blocks.speedup_block(frames.measured, view.arms)
+    advantage = blocks.mean_advantage(speedups, view.arm)
+    if advantage is None:  # no benchmarks: that of scores over the baseline
+        advantage = shared["score_delta"]
+    cost_per_task = view.overall.get(view.arm, {}).get("mean_cost_per_task")
+    efficiency = None
+    if info.baseline != "none":
+        efficiency = blocks.efficiency_block(frames.attempts, view.arm, view.level)
+    candidate_results, baseline_results = (
+        comparison.results(frames.attempts, frames.tasks, arm, DIGITS) for arm in (view.arm, BASELINE)
+    )
+    return {
+        **shared,
+        "verdict": gate.verdict,
+        **_reason(gate.reasons),
+        **_decisions(view),
+        **_counts(view),
+        **_early_stop(view),
+        "consistency": view.consistency,
+        "cost": blocks.costs_block(info, frames.attempts, view.overall, grouped, gain),
+        "cost_weighted_advantage": cost_weighted_advantage(advantage, cost_per_task),
+        "efficiency": efficiency,
+        "speedups": speedups,
+        "judges": blocks.panels_block(_of(frames.judgments, view.arms), _of(frames.attempts, view.arms)),
+        "served": view.served,
+        "skill_loads": view.loads,
+        "triggers": blocks.triggers_block(frames.attempts, info.tasks, view.arm),
+        "arms": view.overall,
+        **grouped,
+        "changes": comparison.changes(view.paired, DIGITS),
+        "candidate_results": comparison.with_intervals(candidate_results, baseline_results, view.level),
+        "baseline_results": baseline_results,
+        "warnings": [*gate.warnings, *_warnings(view)],
+    }
 
 
-def _verdict(one: _Candidate) -> Verdict:
-    info = one.info
+def _verdict(view: _Candidate) -> Verdict:
+    info, compared = view.info, view.compared.fields
     return verdict(
-        one.compared.candidate_rate,
-        one.compared.baseline_rate,
-        arms=one.errors,
+        compared["execution_pass_rate"],
+        compared["baseline_pass_rate"],
+        arms=view.errors,
         status=info.unfinished or "complete",
         why=info.why,
-        weak_baseline=info.weak_baseline,
-        baseline_kind=_baseline_kind(info),
+        baseline_must_pass=info.baseline_must_pass,
         no_baseline=info.baseline == "none",
-        n_pairs=one.compared.n_pairs,
+        n_pairs=compared["n_pairs"],
     )
 
 
-def _baseline_kind(info: RunInfo) -> BaselineKind:
-    if info.models and all(model.partition(":")[0] == "mock" for model in info.models):
-        return "mock"
-    return "bare" if info.baseline == "bare" else "skill"
-
-
-def _decisions(one: _Candidate) -> dict[str, Any]:
+def _decisions(view: _Candidate) -> dict[str, Any]:
     """What is decided for tasks like these and for exactly this suite, and why; missing without a baseline."""
-    if one.info.baseline == "none":
-        return _told(None, "there is no baseline to compare with")
-    if one.info.status == "weak_baseline":
-        return _told("inconclusive", "the run ended once its baseline was too weak")
-    made = decision(one.compared.tasks_like_these, one.info.margin, one.errors)
-    name, reason = made.decision, made.reason
-    suite_interval = one.compared.exactly_this_suite
-    if one.sequential is not None:
-        suite_interval = one.sequential.suite_interval or suite_interval
-        if not error_reasons(one.errors):
-            name, reason = one.sequential.decision, one.sequential.reason
-    suite = decision(suite_interval, one.info.margin, one.errors)
+    if view.info.baseline == "none":
+        reason = words([Reason("no_baseline")])
+        return {"decision_reason": reason, "suite_decision_reason": reason}
+    if view.info.status == "weak_baseline":
+        ended = Decision("inconclusive", (Reason("ended_by_weak_baseline"),))
+        return _decided(ended, ended)
+    like_these = decision(view.compared.tasks_like_these, view.info.margin, view.errors)
+    suite_interval = view.compared.exactly_this_suite
+    if view.sequential is not None:
+        suite_interval = view.sequential.suite_interval or suite_interval
+        if not error_reasons(view.errors):
+            like_these = view.sequential.decision
+    suite = decision(suite_interval, view.info.margin, view.errors)
     missed = None
-    if suite.decision == "inconclusive" and len(one.both):
-        missed = comparison.could_miss(one.both, suite_interval, one.info.pass_k)
+    if suite.decision == "inconclusive" and len(view.both):
+        missed = comparison.could_miss(view.both, suite_interval, view.info.pass_k)
+    return {**_decided(like_these, suite), "could_miss": missed}
+
+
+def _decided(like_these: Decision, suite: Decision) -> dict[str, Any]:
     return {
-        **_told(name, reason),
+        "decision": like_these.decision,
+        "decision_reason": like_these.reason,
         "suite_decision": suite.decision,
         "suite_decision_reason": suite.reason,
-        "could_miss": missed,
     }
 
 
-def _told(name: DecisionName | None, reason: str) -> dict[str, Any]:
-    told = {"decision": name, "decision_reason": reason}
-    return told | {f"suite_{field}": value for field, value in told.items()} | {"could_miss": None}
-
-
-def _early_stop(one: _Candidate, told: dict[str, Any]) -> dict[str, Any]:
+def _early_stop(view: _Candidate) -> dict[str, Any]:
     """What belongs to runs that may stop early; the repeated interval takes the place of the plain one."""
-    fields: dict[str, Any] = {
-        "sequential": one.sequential.block if one.sequential else None,
-    }
-    if one.sequential is not None and one.sequential.interval is not None:
-        repeated = one.sequential.interval
-        fields["attempt_delta"] = repeated.estimate
-        fields["interval"] = {
-            **told["interval"],
-            "level": repeated.level,
-            "tasks_like_these": comparison.bounds(repeated),
-            "exactly_this_suite": comparison.bounds(one.sequential.suite_interval or repeated),
-            "repeated": True,
-        }
-        # Tests that know of one look only would claim too much after several.
-        fields |= dict.fromkeys(comparison.P_VALUES)
-    return fields
-
-
-def _counts(one: _Candidate) -> dict[str, Any]:
-    """How many attempts there are, and which pairs could not be compared."""
-    attempts = _of(one.frames.attempts, one.arms)
-    dropped = one.dropped
-    planned = one.info.planned_attempts
-    made = int((one.frames.attempts["outcome"] != "skipped").sum())
+    if view.sequential is None or view.sequential.interval is None:
+        return {"sequential": view.sequential and view.sequential.block}
+    repeated = view.sequential.interval
+    suite = view.sequential.suite_interval or repeated
+    n_pairs = view.compared.fields["n_pairs"]
     return {
-        "n_dropped": len(dropped),
-        "dropped_pairs": dropped[:_SHOWN_DROPPED],
+        "sequential": view.sequential.block,
+        "attempt_delta": repeated.estimate,
+        "interval": {**comparison.intervals(repeated, suite, n_pairs), "repeated": True},
+        # Tests that know of one look only would claim too much after several.
+        **dict.fromkeys(comparison.P_VALUES),
+    }
+
+
+def _counts(view: _Candidate) -> dict[str, Any]:
+    """How many attempts there are, and which pairs could not be compared."""
+    attempts = _of(view.frames.attempts, view.arms)
+    planned = view.info.planned_attempts
+    run_by_all = int((view.frames.attempts["outcome"] != "skipped").sum())
+    return {
+        "n_dropped": len(view.dropped),
+        "dropped_pairs": view.dropped[:_SHOWN_DROPPED],
         "attempts": {
             "planned": planned,
             "run": int((attempts["outcome"] != "skipped").sum()),
-            "skipped": max(0, planned - made) if planned is not None else None,
+            "skipped": max(0, planned - run_by_all) if planned is not None else None,
             "cached": int(attempts["cached"].sum()),
             "by_arm": {
-                arm: {
-                    str(name): int(count)
-                    for name, count in part["outcome"].value_counts().sort_index().items()
-                }
+                arm: part["outcome"].value_counts().sort_index().to_dict()
                 for arm, part in attempts.groupby("arm", sort=True)
             },
         },
-        "errors": {arm: task_results.common_errors(attempts, arm) for arm in one.errors},
+        "errors": {arm: _common_errors(attempts, arm) for arm in view.errors},
     }
 
 
-def _groupings(one: _Candidate, told: dict[str, Any]) -> dict[str, Any]:
+def _common_errors(attempts: pd.DataFrame, arm: str) -> list[dict[str, Any]]:
+    """The most frequent messages of an arm's `error` attempts, with their counts."""
+    failed = attempts[(attempts["arm"] == arm) & (attempts["outcome"] == "error")]
+    counts = failed["error"].fillna("no message").value_counts()
+    ordered = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0])))
+    return [{"message": str(message), "count": int(count)} for message, count in ordered[:_SHOWN_ERRORS]]
+
+
+def _groupings(view: _Candidate) -> dict[str, dict[str, dict[str, Any]]]:
     """By model, tier and judge type: each arm's metrics, and the arms compared."""
-    made: dict[str, Any] = {}
-    left_out = task_results.too_many(one.tasks)
-    for name, column in task_results.GROUPINGS.items():
-        if name in left_out:
-            made[name] = {}
-            continue
-        if (only := task_results.only_one(column, one.frames.attempts, one.tasks)) is not None:
-            made[name] = {only: {**told, "arms": one.overall}}
-            continue
-        arms = task_results.by(column, one.frames.attempts, one.tasks, one.arms, one.info.pass_k)
-        compared = task_results.compared(column, one.paired, level=one.level, effect=one.info.effect)
-        made[name] = {key: {**compared.get(key, {}), "arms": arms[key]} for key in arms}
-    if one.sequential is not None:
+    attempts, tasks = view.frames.attempts, view.frames.tasks
+    arms = comparison.by_group(attempts, tasks, view.arms, view.info.pass_k, view.overall)
+    grouped: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, column in comparison.GROUPINGS.items():
+        if (only := comparison.only_one(column, attempts, tasks)) is not None:
+            compared = {only: view.compared.fields}
+        else:
+            compared = {
+                str(group): comparison.compare_units(part, level=view.level, effect=view.info.effect).fields
+                for group, part in view.paired.groupby(column, sort=True)
+                if group in arms[name]
+            }
+        grouped[name] = {key: {**compared.get(key, {}), "arms": arms[name][key]} for key in arms[name]}
+    if view.sequential is not None:
         # A group has no looks of its own, and numbers that know of a single look would claim too much.
         unknown = dict.fromkeys(("interval", *comparison.P_VALUES))
-        for groups_of in made.values():
-            for group in groups_of.values():
+        for groups in grouped.values():
+            for group in groups.values():
                 group |= unknown
-    return made
+    return grouped
 
 
 def _arm_errors(attempts: pd.DataFrame, arm: str) -> ArmErrors:
@@ -309,51 +354,36 @@ def _arm_errors(attempts: pd.DataFrame, arm: str) -> ArmErrors:
     return ArmErrors(len(run), len(failed), messages)
 
 
-def _weighted_advantage(one: _Candidate) -> float | None:
-    """Advantage per dollar: over the oracle where there are benchmarks, else of scores over the baseline."""
-    advantage = blocks.mean_advantage(one.speedups, one.arm)
-    if advantage is None:
-        advantage = one.compared.score_delta
-    return cost_weighted_advantage(advantage, one.overall.get(one.arm, {}).get("mean_cost_per_task"))
+def _warnings(view: _Candidate) -> list[str]:
+    dropped = len(view.dropped)
+    warnings = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
+    warnings += _uneven(view)
+    warnings += _answered_by_others(view)
+    warnings += blocks.never_loaded(view.loads, {view.arm: "the candidate", BASELINE: "the baseline"})
+    warnings += comparison.too_many(view.frames.tasks).values()
+    for arm, block in view.consistency.items():
+        flaky = blocks.flaky_words(block, _SHOWN_FLAKY)
+        warnings += [f"flaky task {plain(task)} ({arm})" for task in flaky]
+        if block is not None and (more := len(block["flaky_tasks"]) - len(flaky)):
+            warnings.append(f"flaky tasks in {arm}: {more} more; see flaky_tasks")
+    return warnings
 
 
-def _efficiency(one: _Candidate) -> dict[str, Any] | None:
-    """None without a baseline."""
-    if one.info.baseline == "none":
-        return None
-    return costs.efficiency_block(one.frames.attempts, one.arm, one.level)
-
-
-def _warnings(one: _Candidate) -> list[str]:
-    dropped = len(one.dropped)
-    found = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
-    found += _uneven(one)
-    found += _answered_by_others(one)
-    found += blocks.never_loaded(one.loads, {one.arm: "the candidate", BASELINE: "the baseline"})
-    found += task_results.too_many(one.tasks).values()
-    for arm, block in one.consistency.items():
-        words = blocks.flaky_words(block, _SHOWN_FLAKY)
-        found += [f"flaky task {plain(word)} ({arm})" for word in words]
-        if block is not None and (more := len(block["flaky_tasks"]) - len(words)):
-            found.append(f"flaky tasks in {arm}: {more} more; see flaky_tasks")
-    return found
-
-
-def _uneven(one: _Candidate) -> list[str]:
+def _uneven(view: _Candidate) -> list[str]:
     """Whoever has more attempts passes more tasks by luck, since one pass is enough."""
-    mine, other = int(one.both["candidate_n_judged"].sum()), int(one.both["baseline_n_judged"].sum())
+    mine, other = int(view.both["candidate_n_judged"].sum()), int(view.both["baseline_n_judged"].sum())
     if max(mine, other) <= _UNEVEN * min(mine, other):
         return []
-    words = f"{mine} judged attempts of {plain(one.arm)} against {other} of the baseline on the same tasks"
-    return [f"{words}: more attempts pass more tasks; compare the attempts passed"]
+    counts = f"{mine} judged attempts of {plain(view.arm)} against {other} of the baseline on the same tasks"
+    return [f"{counts}: more attempts pass more tasks; compare the attempts passed"]
 
 
-def _answered_by_others(one: _Candidate) -> list[str]:
+def _answered_by_others(view: _Candidate) -> list[str]:
     """An alias that moved, or a baseline of last week, is compared all the same, but not without a word."""
-    baseline = one.frames.attempts["arm"] == BASELINE
-    cached = one.frames.attempts["cached"][baseline].any()
+    baseline = view.frames.attempts["arm"] == BASELINE
+    cached = view.frames.attempts["cached"][baseline].any()
     other = (BASELINE, "the baseline, which is cached" if cached else "the baseline")
-    return blocks.served_differences(one.served, (one.arm, "the candidate"), other)
+    return blocks.served_differences(view.served, (view.arm, "the candidate"), other)
 
 
 def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:
@@ -362,78 +392,3 @@ def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:
 
 def _of(frame: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     return frame[frame["arm"].isin(arms)]
-
-
-def build(info: RunInfo, records: Iterable[AttemptRecord]) -> list[Artifact]:
-    """One artifact per candidate, in the order of `info.candidates`; records are read once and not kept."""
-    return from_frames(info, collect(records, info.tasks))
-
-
-def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
-    """The artifacts of records that are frames already."""
-    ran = info.ran
-    # Earlier runs that were compared with the same cached baseline are looks at it too.
-    comparisons = max(1, len(ran)) + info.baseline_reuse_count - 1
-    level = decision_level(comparisons)
-    numbers = {one.arm: measure(info, frames, one, level, comparisons) for one in ran}
-    adjusted = holm([numbers[one.arm].p_value for one in ran], comparisons)
-    by_arm = {one.arm: p_value for one, p_value in zip(ran, adjusted, strict=True)}
-    return [
-        _artifact(info, frames, one, numbers.get(one.arm), by_arm.get(one.arm), comparisons)
-        for one in info.candidates
-    ]
-
-
-def _artifact(
-    info: RunInfo,
-    frames: Frames,
-    candidate: CandidateInfo,
-    numbers: Numbers | None,
-    adjusted: float | None,
-    comparisons: int,
-) -> Artifact:
-    measured = numbers.fields if numbers is not None else unmeasured(info, candidate)
-    fields = {
-        **measured,
-        "schema_version": SCHEMA_VERSION,
-        "run_id": info.run_id,
-        "stage": "evaluated",
-        "status": info.status,
-        "created_at": info.created_at,
-        "lane": info.lane,
-        "source_run_id": info.source_run_id,
-        "source_ranking_artifact": info.source_ranking_artifact,
-        "skill_id": info.skill_id,
-        "task_suite": info.task_suite,
-        "pass_k": info.pass_k,
-        "models": list(info.models),
-        "simulated": any(map(sentences.is_simulated, info.models)),
-        "arm": candidate.arm,
-        "candidate_id": candidate.candidate_id,
-        "candidate_score": candidate.score,
-        "p_value_adjusted": adjusted,
-        "comparisons": comparisons,
-        "baseline": info.baseline,
-        "baseline_reuse_count": info.baseline_reuse_count,
-        "stop_early": "decision" if info.stop_early else None,
-        "rejudged_from": info.rejudged_from,
-        "baseline_run_id": info.baseline_run_id,
-        "margin": info.margin,
-        "gate": info.gate,
-        "gate_cost": info.gate_cost,
-        "weak_baseline": info.weak_baseline,
-        "eval_threshold": info.eval_threshold,
-        "warnings": [*info.warnings, *(numbers.warnings if numbers else ()), *frames.warnings],
-        "environment": _environment(info, frames),
-        "truth_anchor": None,
-    }
-    artifact = Artifact.model_validate(clean(fields, DIGITS))
-    summary = " ".join(sentences.summary(artifact))
-    return file.with_pipeline_fields(artifact.model_copy(update={"summary": summary}))
-
-
-def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
-    """What the run says of where it ran, with wall time and speed: the run's, not this process's."""
-    made = int((~frames.attempts["cached"]).sum())
-    speed = made / info.wall_seconds if info.wall_seconds else None
-    return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}

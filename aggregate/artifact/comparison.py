@@ -1,15 +1,17 @@
-"""Compare two arms task by task: three differences, how sure they are, and which tasks changed."""
+"""Compare two arms, overall, by group and task by task: differences, how sure they are, and how each task ended."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from aggregate.artifact.model import TaskChange
+from aggregate.artifact.model import CandidateResult, TaskBounds, TaskChange, TaskResult
 from aggregate.formulas.intervals import (
     Floats,
     Interval,
@@ -22,9 +24,10 @@ from aggregate.formulas.intervals import (
 from aggregate.formulas.power import attempts_needed, min_detectable_effect, tasks_needed
 from aggregate.formulas.rates import normalized_gain, rounded_delta
 from aggregate.formulas.significance import fisher_by_task, mcnemar_exact, sign_flip_test
-from aggregate.records import frames
+from aggregate.records import metrics
+from aggregate.records.frames import values
 from aggregate.records.run_info import BASELINE, CANDIDATE
-from aggregate.text.standard_json import Cleaned, cleaned_rows
+from aggregate.text.standard_json import Cleaned, cleaned_rows, rounded
 
 UNIT = ["task", "model"]
 _PAIRED = [
@@ -36,40 +39,33 @@ P_VALUES = (
     *("p_value", "p_value_greater", "suite_p_value"),
     *("sign_flip_p_value", "sign_flip_p_value_greater", "mcnemar_p_value"),
 )
+GROUPINGS = {"by_model": "model", "by_tier": "tier", "by_judge": "judge"}
+MOST_GROUPS = 200
+_RANK = {"passed": 0, "failed": 1, "timeout": 1, "error": 2}
+# Fields of a task's result that are a column of the tasks.
+_COLUMNS = {
+    "task_id": "task",
+    "attempts": "n",
+    "judged": "n_judged",
+    "errors": "n_errors",
+    **{name: name for name in ("model", "tier", "judge", "score", "duration_ms", "passes", "cost_usd")},
+    **{name: name for name in ("accuracy_std_dev", "accuracy_range")},
+}
+
+Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two arms show. NaN is unknown; needed numbers are None where no affordable number would do.
+    """What two arms show: the fields that an artifact, a group and a comparison of runs share, and both intervals.
 
-    `n_pairs` counts tasks judged in both arms, `n_cells` their pairs of task and model, and `n_dropped` pairs of task
-    and model that were not judged in both.
+    NaN is unknown. `n_pairs` counts tasks judged in both arms, `n_cells` their pairs of task and model, and
+    `n_dropped` pairs of task and model that were not judged in both.
     """
 
-    n_pairs: int
-    n_cells: int
-    n_dropped: int
-    candidate_rate: float
-    baseline_rate: float
-    delta: float
-    attempt_delta: float
-    score_delta: float
-    impl_rate_delta: float
-    normalized_gain: float
+    fields: dict[str, Any]
     tasks_like_these: Interval
     exactly_this_suite: Interval
-    p_value: float
-    p_value_greater: float
-    suite_p_value: float
-    sign_flip_p_value: float
-    sign_flip_p_value_greater: float
-    mcnemar_p_value: float
-    only_candidate: int
-    only_baseline: int
-    min_detectable_effect: float
-    effect: float
-    attempts_needed: int | None
-    tasks_needed: int | None
 
 
 def units(tasks: pd.DataFrame, candidate: str, baseline: str = BASELINE) -> pd.DataFrame:
@@ -94,7 +90,8 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
     both = in_both(paired)
     passes = counts(both)
     differences = task_differences(both)
-    suite_like = _settled(differences_interval(differences, level))
+    like_these = _settled(differences_interval(differences, level))
+    this_suite = _settled(fixed_suite_interval(*passes, level=level))
     candidate_rate = _rounded(paired["candidate_passed"].mean())
     baseline_rate = _rounded(paired["baseline_passed"].mean())
     flips = sign_flip_test(differences)
@@ -102,31 +99,41 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
     one_model = len(both) == len(differences)  # several models of a task are no independent pairs of bits
     won = int(((both["candidate_passed"] > 0) & (both["baseline_passed"] == 0)).sum())
     lost = int(((both["candidate_passed"] == 0) & (both["baseline_passed"] > 0)).sum())
-    return Comparison(
-        n_pairs=len(differences),
-        n_cells=len(both),
-        n_dropped=len(paired) - len(both),
-        candidate_rate=candidate_rate,
-        baseline_rate=baseline_rate,
-        delta=rounded_delta(candidate_rate, baseline_rate) if len(both) else math.nan,
-        attempt_delta=suite_like.estimate,
-        score_delta=_difference(both, "score"),
-        impl_rate_delta=_difference(both, "impl_rate"),
-        normalized_gain=normalized_gain(
-            both["candidate_pass_rate"].mean(), both["baseline_pass_rate"].mean()
-        ),
-        tasks_like_these=suite_like,
-        exactly_this_suite=_settled(fixed_suite_interval(*passes, level=level)),
-        p_value=two_sided(at_most_zero),
-        p_value_greater=at_most_zero,
-        suite_p_value=two_sided(suite_share_at_most_zero(*passes)),
-        sign_flip_p_value=flips.two_sided,
-        sign_flip_p_value_greater=flips.greater,
-        mcnemar_p_value=mcnemar_exact(lost, won) if len(both) and one_model else math.nan,
-        only_candidate=won,
-        only_baseline=lost,
-        **_power(both, level, effect),
-    )
+    gain = normalized_gain(both["candidate_pass_rate"].mean(), both["baseline_pass_rate"].mean())
+    shared = {
+        "n_pairs": len(differences),
+        "n_cells": len(both),
+        "n_dropped": len(paired) - len(both),
+        "execution_pass_rate": candidate_rate,
+        "baseline_pass_rate": baseline_rate,
+        "delta": rounded_delta(candidate_rate, baseline_rate) if len(both) else math.nan,
+        "attempt_delta": like_these.estimate,
+        "score_delta": _difference(both, "score"),
+        "impl_rate_delta": _difference(both, "impl_rate"),
+        "normalized_gain": gain,
+        "interval": intervals(like_these, this_suite, len(differences)),
+        "p_value": two_sided(at_most_zero),
+        "p_value_greater": at_most_zero,
+        "suite_p_value": two_sided(suite_share_at_most_zero(*passes)),
+        "sign_flip_p_value": flips.two_sided,
+        "sign_flip_p_value_greater": flips.greater,
+        "mcnemar_p_value": mcnemar_exact(lost, won) if len(both) and one_model else math.nan,
+        "only_candidate_passed": won,
+        "only_baseline_passed": lost,
+        **_power(both, differences, level, effect),
+    }
+    return Comparison(shared, like_these, this_suite)
+
+
+def intervals(like_these: Interval, this_suite: Interval, n: int | None) -> dict[str, Any]:
+    """Both intervals of `attempt_delta`, each under the question it answers."""
+    return {
+        "of": "attempt_delta",
+        "level": like_these.level,
+        "n": n,
+        "tasks_like_these": vars(like_these),
+        "exactly_this_suite": vars(this_suite),
+    }
 
 
 def task_differences(both: pd.DataFrame) -> Floats:
@@ -153,13 +160,12 @@ def counts(both: pd.DataFrame) -> tuple[Any, Any, Any, Any]:
     return first, second, third, fourth
 
 
-def _power(both: pd.DataFrame, level: float, effect: float) -> dict[str, Any]:
+def _power(both: pd.DataFrame, differences: Floats, level: float, effect: float) -> dict[str, Any]:
     """What this many tasks and attempts can show, and what it would take to see `effect`."""
-    differences = task_differences(both)
     n = len(differences)
+    needed = {"effect": effect, "n_pairs": n, "tasks_at_attempts": ADVISED_ATTEMPTS}
     if n == 0:
-        unknown = {"min_detectable_effect": math.nan, "attempts_needed": None, "tasks_needed": None}
-        return {**unknown, "effect": effect}
+        return {"min_detectable_effect": math.nan, "needed": {**needed, "attempts": None, "tasks": None}}
     rate = float((both["candidate_pass_rate"].mean() + both["baseline_pass_rate"].mean()) / 2)
     by_task = (1 / both["candidate_n_judged"] + 1 / both["baseline_n_judged"]).groupby(both["task"])
     # Chance moves a task's difference, the mean over its models, as it would with this many attempts of one.
@@ -168,12 +174,14 @@ def _power(both: pd.DataFrame, level: float, effect: float) -> dict[str, Any]:
     # What differences vary beyond the coin flips inside a task is how much the effect itself varies.
     variance = float(np.var(differences, ddof=1)) if n > 1 else 0.0
     task_sd = math.sqrt(max(0.0, variance - 2 * rate * (1 - rate) / attempts))
-    needed = attempts_needed(effect, n, rate, task_sd, level)
+    of_one_model = attempts_needed(effect, n, rate, task_sd, level)
     return {
         "min_detectable_effect": min_detectable_effect(n, attempts, rate, task_sd, level),
-        "effect": effect,
-        "attempts_needed": None if needed is None else math.ceil(needed / models),
-        "tasks_needed": tasks_needed(effect, round(ADVISED_ATTEMPTS * models), rate, task_sd, level),
+        "needed": {
+            **needed,
+            "attempts": None if of_one_model is None else math.ceil(of_one_model / models),
+            "tasks": tasks_needed(effect, round(ADVISED_ATTEMPTS * models), rate, task_sd, level),
+        },
     }
 
 
@@ -188,66 +196,11 @@ def changes(paired: pd.DataFrame, digits: int | None = None) -> Cleaned[TaskChan
     )
     moved = moved[moved["difference"] != 0]
     moved = moved.assign(size=-moved["difference"].abs()).sort_values(["size", *UNIT], kind="stable")
-    columns = {
-        "task_id": frames.values(moved["task"]),
-        "model": frames.values(moved["model"]),
-        "change": ["better" if difference > 0 else "worse" for difference in moved["difference"].tolist()],
-        "baseline_pass_rate": moved["baseline_pass_rate"].tolist(),
-        "candidate_pass_rate": moved["candidate_pass_rate"].tolist(),
-        "difference": moved["difference"].tolist(),
-        "p_value": moved["p_value"].tolist(),
-        "adjusted_p_value": moved["adjusted_p_value"].tolist(),
-    }
+    moved = moved.assign(
+        task_id=moved["task"], change=np.where(moved["difference"] > 0, "better", "worse").astype(object)
+    )
+    columns = {field.name: values(moved[field.name]) for field in fields(TaskChange)}
     return cleaned_rows(TaskChange, columns, digits)
-
-
-def block(compared: Comparison) -> dict[str, Any]:
-    """A comparison as JSON: three differences, both intervals, p-values, n."""
-    return {
-        "n_pairs": compared.n_pairs,
-        "n_cells": compared.n_cells,
-        "n_dropped": compared.n_dropped,
-        "execution_pass_rate": compared.candidate_rate,
-        "baseline_pass_rate": compared.baseline_rate,
-        "delta": compared.delta,
-        "attempt_delta": compared.attempt_delta,
-        "score_delta": compared.score_delta,
-        "impl_rate_delta": compared.impl_rate_delta,
-        "normalized_gain": compared.normalized_gain,
-        "interval": intervals(compared),
-        "p_value": compared.p_value,
-        "p_value_greater": compared.p_value_greater,
-        "suite_p_value": compared.suite_p_value,
-        "sign_flip_p_value": compared.sign_flip_p_value,
-        "sign_flip_p_value_greater": compared.sign_flip_p_value_greater,
-        "mcnemar_p_value": compared.mcnemar_p_value,
-        "only_candidate_passed": compared.only_candidate,
-        "only_baseline_passed": compared.only_baseline,
-        "min_detectable_effect": compared.min_detectable_effect,
-        "needed": {
-            "effect": compared.effect,
-            "n_pairs": compared.n_pairs,
-            "attempts": compared.attempts_needed,
-            "tasks": compared.tasks_needed,
-            "tasks_at_attempts": ADVISED_ATTEMPTS,
-        },
-    }
-
-
-def intervals(compared: Comparison) -> dict[str, Any]:
-    """Both intervals of `attempt_delta`, each under the question it answers."""
-    return {
-        "of": "attempt_delta",
-        "level": compared.tasks_like_these.level,
-        "n": compared.n_pairs,
-        "tasks_like_these": bounds(compared.tasks_like_these),
-        "exactly_this_suite": bounds(compared.exactly_this_suite),
-    }
-
-
-def bounds(interval: Interval) -> dict[str, float]:
-    """An interval as JSON."""
-    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
 
 
 def _difference(both: pd.DataFrame, column: str) -> float:
@@ -262,3 +215,120 @@ def _settled(interval: Interval) -> Interval:
 
 def _rounded(rate: float) -> float:
     return round(float(rate), 4) if np.isfinite(rate) else math.nan
+
+
+def results(
+    attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str, digits: int | None = None
+) -> Cleaned[TaskResult]:
+    """Each task of the arm with its pass, mean score, details and time, details from its telling attempt.
+
+    The telling attempt is the first that passed, else the first that was judged, else the first.
+    """
+    mine = tasks[tasks["arm"] == arm]
+    telling, errors = _telling(attempts[attempts["arm"] == arm], mine)
+    columns = {
+        **{name: values(mine[column]) for name, column in _COLUMNS.items()},
+        "passed": [None if np.isnan(value) else bool(value) for value in mine["passed"].tolist()],
+        "outcome": values(telling["outcome"]),
+        "details": values(telling["details"]),
+        "error": values(errors),
+    }
+    return cleaned_rows(TaskResult, columns, digits)
+
+
+def with_intervals(
+    candidate: Iterable[TaskResult], baseline: Iterable[TaskResult], level: float
+) -> Cleaned[CandidateResult]:
+    """The candidate's results, each with the interval of its difference; None unless both arms were judged."""
+    others = {(result.task_id, result.model): result for result in baseline}
+    names = [field.name for field in fields(TaskResult)]
+    return Cleaned(
+        CandidateResult(
+            **{name: getattr(result, name) for name in names},
+            interval=_interval(result, others.get((result.task_id, result.model)), level),
+        )
+        for result in candidate
+    )
+
+
+def _interval(one: TaskResult, other: TaskResult | None, level: float) -> TaskBounds | None:
+    if other is None or not one.judged or not other.judged:
+        return None
+    return _bounds(one.passes, one.judged, other.passes, other.judged, level)
+
+
+@lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
+def _bounds(passes: int, judged: int, baseline_passes: int, baseline_judged: int, level: float) -> TaskBounds:
+    interval = fixed_suite_interval([passes], [judged], [baseline_passes], [baseline_judged], level)
+    return TaskBounds(rounded(interval.low), rounded(interval.high))
+
+
+def _telling(attempts: pd.DataFrame, tasks: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """The telling attempt of each task, and its first error, in the order of the tasks."""
+    units = pd.MultiIndex.from_frame(tasks[UNIT])
+    run = attempts.loc[attempts["outcome"] != "skipped", [*UNIT, "outcome", "details", "error"]]
+    ranked = run.assign(rank=run["outcome"].map(_RANK)).sort_values("rank", kind="stable")
+    telling = ranked.drop_duplicates(UNIT).set_index(UNIT)
+    erred = run[run["error"].notna()].drop_duplicates(UNIT).set_index(UNIT)
+    return telling.reindex(units), erred["error"].reindex(units)
+
+
+def overall(
+    attempts: pd.DataFrame, tasks: pd.DataFrame, arms: Iterable[str], pass_k: int
+) -> dict[str, Metrics]:
+    """The metrics of each arm that has attempts, with pass@k and pass^k for every k."""
+    run = _numbers(attempts)[attempts["outcome"] != "skipped"]
+    by_arm: dict[str, Metrics] = {}
+    for arm in arms:
+        mine = metrics.Group(run[run["arm"] == arm], tasks[tasks["arm"] == arm])
+        if len(mine.attempts):
+            measured = metrics.named(metrics.measure(mine))
+            curves = metrics.pass_curves(mine.tasks, pass_k)
+            by_arm[arm] = {**measured, **curves}
+    return by_arm
+
+
+def by_group(
+    attempts: pd.DataFrame, tasks: pd.DataFrame, arms: Iterable[str], pass_k: int, whole: dict[str, Metrics]
+) -> dict[str, dict[str, dict[str, Metrics]]]:
+    """The same by model, tier and judge type; tasks that name none (no tier) are left out.
+
+    A group that everything is in has the numbers of the `whole`; a grouping with too many groups is empty.
+    """
+    left_out = too_many(tasks)
+    grouped: dict[str, dict[str, dict[str, Metrics]]] = {}
+    for name, column in GROUPINGS.items():
+        if name in left_out:
+            grouped[name] = {}
+        elif (only := only_one(column, attempts, tasks)) is not None:
+            grouped[name] = {only: whole}
+        else:
+            parts = dict(list(_numbers(attempts, column).groupby(column, sort=True)))
+            grouped[name] = {
+                str(group): overall(parts[group], part, arms, pass_k)
+                for group, part in tasks.groupby(column, sort=True)
+            }
+    return grouped
+
+
+def _numbers(attempts: pd.DataFrame, *more: str) -> pd.DataFrame:
+    """The columns that metrics are made of; taking texts along would double the time that grouping takes."""
+    numbers = attempts.select_dtypes(["number", "bool"]).columns
+    return attempts[["arm", "outcome", *more, *numbers]]
+
+
+def too_many(tasks: pd.DataFrame) -> dict[str, str]:
+    """Groupings with more groups than anyone reads, which are left out, and the warning that says so."""
+    sizes = {name: tasks[column].nunique() for name, column in GROUPINGS.items()}
+    return {
+        name: f"{name} is left out: {size} groups are more than {MOST_GROUPS}"
+        for name, size in sizes.items()
+        if size > MOST_GROUPS
+    }
+
+
+def only_one(column: str, attempts: pd.DataFrame, tasks: pd.DataFrame) -> str | None:
+    """The group that everything is in, so that its numbers are those of the whole; None where there are several."""
+    groups = attempts[column].unique()
+    whole = len(groups) == 1 and isinstance(groups[0], str) and len(tasks) > 0
+    return groups[0] if whole else None

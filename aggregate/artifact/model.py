@@ -7,7 +7,6 @@ run has tens of thousands of them.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +14,20 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
-from pydantic.json_schema import GenerateJsonSchema
 
-from aggregate.formulas.verdict import DecisionName, Gate, VerdictName, WeakBaseline, exit_code, largest_ratio
+from aggregate.formulas.verdict import (
+    WEAK_CODES,
+    DecisionName,
+    Gate,
+    VerdictName,
+    WeakBaseline,
+    exit_code,
+    largest_ratio,
+)
 from aggregate.records.run_info import Baseline, Status
+from aggregate.text.standard_json import dumps, schema_of
 
 SCHEMA_VERSION = "1.0"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # A whole number stays one, so that an artifact that is read and written again keeps its bytes.
 _Read = TypeVar("_Read")
@@ -514,6 +520,7 @@ class RunVerdict(_Block):
 
     verdict: VerdictName
     reason: str
+    reason_codes: list[str] | None = None
     decision: DecisionName | None = None
     decision_reason: str | None = None
     suite_decision: DecisionName | None = None
@@ -570,6 +577,13 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     def was_run(self) -> bool:
         """Whether the candidate was run at all; one that was skipped, or that nobody could run, has no number."""
         return self.attempts is not None
+
+    @property
+    def baseline_is_too_weak(self) -> bool:
+        """Whether the verdict is `error` because the baseline passes too few tasks."""
+        if self.reason_codes is None:  # an earlier version wrote only the sentence
+            return self.verdict == "error" and "baseline pass rate" in self.reason
+        return not WEAK_CODES.isdisjoint(self.reason_codes)
 
     @property
     def name(self) -> str:
@@ -656,16 +670,9 @@ def _checked(read: Callable[[bytes], _Read], data: bytes) -> _Read:
         raise NotAnArtifact(f"{place}: {first['msg'][:200]}") from None
 
 
-class _WithoutTitles(GenerateJsonSchema):
-    def field_title_should_be_set(self, schema: Any) -> bool:  # it would only repeat the field's name
-        return False
-
-
 def schema_text() -> str:
     """The JSON Schema of an artifact, as the text of a file."""
-    made = {"$schema": DIALECT, **Artifact.model_json_schema(schema_generator=_WithoutTitles)}
-    made["title"] = f"Uplift artifact, version {SCHEMA_VERSION}"
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    return dumps(schema_of(Artifact, f"Uplift artifact, version {SCHEMA_VERSION}"), indent=2) + "\n"
 
 
 if __name__ == "__main__":

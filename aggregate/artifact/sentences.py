@@ -10,8 +10,6 @@ from aggregate.formulas.verdict import exit_code, largest_ratio
 from aggregate.records.run_info import BASELINE
 from aggregate.text.formats import counted, level_text, plain, points, shown, times, usd
 
-_WEAK = "baseline pass rate"  # how the verdict's reason begins where the baseline is weak
-
 SIMULATED_KINDS = ("sim", "mock")
 MOST_ADVISED_ATTEMPTS = 20
 
@@ -312,9 +310,8 @@ def simulated(artifact: Artifact | RunsCompared) -> str:
 
 def reason(artifact: Artifact) -> str:
     """The verdict's reason, and the flag that lets a weak baseline count where that is the reason."""
-    told = str(artifact.reason or "")
-    weak = artifact.verdict == "error" and _WEAK in told
-    return told + ("; if it is meant to be weak: --weak-baseline warn" if weak else "")
+    hint = "; if it is meant to be weak: --weak-baseline warn" if artifact.baseline_is_too_weak else ""
+    return artifact.reason + hint
 
 
 def advice(artifact: Artifact) -> tuple[str, str]:
@@ -330,7 +327,7 @@ def advice(artifact: Artifact) -> tuple[str, str]:
             return "read the failed tasks in the trace and revise the skill", "skill author"
         case "skipped":
             return "read why it was skipped; mend the candidate, or lower the threshold", "skill author"
-        case _ if _WEAK in artifact.reason:
+        case _ if artifact.baseline_is_too_weak:
             return "mend the suite or the baseline skill, then run again", "suite author"
         case _ if artifact.status == "over_budget":
             return "resume the run with a larger budget", "operator"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,12 @@ import pandas as pd
 
 from aggregate.artifact import comparison
 from aggregate.formulas.intervals import MOST_SURE, Interval, fixed_suite_interval
-from aggregate.formulas.stopping_rules import DecisionLook, look_at_decision, plan_looks
-from aggregate.formulas.verdict import DecisionName
+from aggregate.formulas.stopping_rules import ALPHA, DecisionLook, look_at_decision, plan_looks
+from aggregate.formulas.verdict import Decision, Reason
 from aggregate.records import frames
 from aggregate.records.run_info import BASELINE, RunInfo
+
+_OF_A_LOOK = ("round", "spent_alpha", "conditional_power", "stop", "reason")
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class Sequential:
     block: dict[str, Any]
     interval: Interval | None
     suite_interval: Interval | None
-    decision: DecisionName
-    reason: str
+    decision: Decision
 
 
 def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1) -> Sequential:
@@ -32,42 +32,34 @@ def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1)
 
     Alpha is shared out among `comparisons`. Attempts after the look that stopped the run decide nothing.
     """
-    plan = plan_looks(info.pass_k, 0.025 / comparisons)
+    plan = plan_looks(info.pass_k, ALPHA / comparisons)
     taken: list[DecisionLook] = []
-    suite = None
+    suite = last = None
     for number in range(1, _finished_rounds(info, attempts, arm) + 1):
         so_far = frames.task_frame(attempts[attempts["attempt"] <= number])
         both = comparison.in_both(comparison.units(so_far, arm))
-        counts = comparison.counts(both)
-        taken.append(
-            look_at_decision(
-                plan,
-                number,
-                *counts,
-                tasks=frames.values(both["task"]),
-                effect=info.effect,
-                margin=info.margin,
-            )
-        )
-        suite = fixed_suite_interval(*counts, level=min(taken[-1].interval.level, MOST_SURE))
-        if taken[-1].stop:
+        counts, tasks = comparison.counts(both), frames.values(both["task"])
+        last = look_at_decision(plan, number, *counts, tasks=tasks, effect=info.effect, margin=info.margin)
+        taken.append(last)
+        suite = fixed_suite_interval(*counts, level=min(last.interval.level, MOST_SURE))
+        if last.stop:
             break
-    last = taken[-1] if taken else None
+    reasons = last.reasons if last else (Reason("no_round"),)
     return Sequential(
         block={
             "mode": "decision",
             "effect": info.effect,
-            "plan": [
-                {"round": look.round, "spent_alpha": look.spent_alpha, "bound": look.bound} for look in plan
+            "plan": [vars(look) for look in plan],
+            "looks": [
+                {**vars(look.interval), **{name: getattr(look, name) for name in _OF_A_LOOK}}
+                for look in taken
             ],
-            "looks": [_look(look) for look in taken],
             "stopped_after": last.round if last and last.stop else None,
             "spent_alpha": last.spent_alpha if last else 0.0,
         },
         interval=last.interval if last else None,
         suite_interval=suite,
-        decision=(last.decision if last else None) or "inconclusive",
-        reason=last.reason if last else "no round of attempts was finished",
+        decision=Decision((last and last.decision) or "inconclusive", reasons),
     )
 
 
@@ -82,27 +74,13 @@ def _finished_rounds(info: RunInfo, attempts: pd.DataFrame, arm: str) -> int:
     return finished
 
 
-def _look(look: DecisionLook) -> dict[str, Any]:
-    return {
-        "round": look.round,
-        "estimate": look.interval.estimate,
-        "low": look.interval.low,
-        "high": look.interval.high,
-        "level": look.interval.level,
-        "spent_alpha": look.spent_alpha,
-        "conditional_power": None if math.isnan(look.conditional_power) else look.conditional_power,
-        "stop": look.stop,
-        "reason": look.reason,
-    }
-
-
 def settled(info: RunInfo, attempts: pd.DataFrame) -> tuple[bool, str]:
     """Whether a run may stop after this round by its statistics, for all its candidates, and why or why not."""
     comparisons = len(info.ran) + info.baseline_reuse_count - 1
     reasons = []
     for candidate in info.ran:
-        found = looks(info, attempts, candidate.arm, comparisons)
-        if found.block["stopped_after"] is None:
-            return False, found.reason
-        reasons.append(found.reason)
+        taken = looks(info, attempts, candidate.arm, comparisons)
+        if taken.block["stopped_after"] is None:
+            return False, taken.decision.reason
+        reasons.append(taken.decision.reason)
     return True, "; ".join(dict.fromkeys(reasons))

@@ -45,31 +45,34 @@ def compare(
         how = " with the same model" if by_model else ""
         raise ValueError(f"no task was judged in both runs{how}, so there is nothing to compare")
     compared = comparison.compare_units(both, level=level)
-    errors = {f"{name}-run": _errors(tasks) for name, tasks in zip(_RUNS, sides, strict=True)}
-    made = decision(compared.tasks_like_these, margin, errors)
-    told = {
-        **comparison.block(compared),
+    errors = {
+        f"{name}-run": ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
+        for name, tasks in zip(_RUNS, sides, strict=True)
+    }
+    decided = decision(compared.tasks_like_these, margin, errors)
+    fields = {
+        **compared.fields,
         "n_dropped": len(paired) - len(both),
         "first_run": _rates(both, "baseline"),
         "second_run": _rates(both, "candidate"),
-        "decision": made.decision,
-        "decision_reason": made.reason,
+        "decision": decided.decision,
+        "decision_reason": decided.reason,
         "margin": margin,
         "models": models,
         "paired_by_model": by_model,
         "changes": comparison.changes(both),
     }
-    result = RunsCompared.model_validate(clean(told))
-    said = (
+    result = RunsCompared.model_validate(clean(fields))
+    summary = (
         *(_stands_in(name, arm) for name, arm in zip(_RUNS, arms, strict=True)),
         sentences.found(result, "the second run", "the first"),
         _alone(result),
         sentences.decided(result),
         sentences.power(result),
         sentences.simulated(result),
-        *(f"{one}." for one in _served(attempts)),
+        *(f"{warning}." for warning in _served(attempts)),
     )
-    return result.model_copy(update={"summary": " ".join(filter(None, said))})
+    return result.model_copy(update={"summary": " ".join(filter(None, summary))})
 
 
 def _one_arm(made: frames.Frames) -> tuple[str, pd.DataFrame, pd.DataFrame]:
@@ -91,15 +94,10 @@ def _served(attempts: Iterable[pd.DataFrame]) -> list[str]:
 
 def _rates(both: pd.DataFrame, side: str) -> dict[str, float]:
     """What the differences are differences of: means over the tasks for which both runs have a number."""
-    known = {
-        name: both[both[[f"candidate_{column}", f"baseline_{column}"]].notna().all(axis=1)]
+    return {
+        name: both.dropna(subset=[f"candidate_{column}", f"baseline_{column}"])[f"{side}_{column}"].mean()
         for name, column in metrics.COMPARED.items()
     }
-    return {name: float(known[name][f"{side}_{column}"].mean()) for name, column in metrics.COMPARED.items()}
-
-
-def _errors(tasks: pd.DataFrame) -> ArmErrors:
-    return ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
 
 
 def _stands_in(name: str, arm: str) -> str:

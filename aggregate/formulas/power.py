@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from aggregate.formulas.intervals import MOST_SURE, UNSEEN, Floats, check_level, share_below
+from aggregate.formulas.intervals import MOST_SURE, UNSEEN, Floats, check_level, share_below, smallest
 
 MOST_ATTEMPTS = 1_000_000
 _SMALLEST_STEP = 1e-3
@@ -34,13 +34,7 @@ def min_detectable_effect(
     if tasks <= 0 or attempts <= 0 or math.isnan(rate):
         return math.nan
     setting = (tasks, attempts, rate, task_sd, level, power)
-    if not _is_found(1.0, *setting):
-        return math.inf
-    low, high = 0.0, 1.0
-    while high - low > _SMALLEST_STEP:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _is_found(middle, *setting) else (middle, high)
-    return high
+    return smallest(lambda effect: _is_found(effect, *setting), _SMALLEST_STEP)
 
 
 def attempts_needed(

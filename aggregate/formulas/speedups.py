@@ -10,7 +10,7 @@ from aggregate.formulas.rates import cost_weighted_advantage, mean_known, pass_a
 from judges.judgment import BenchmarkTimes, Snapshot, Tests
 
 LEVELS = (1, 2, 3, 4)
-_ADVANTAGES = ("agent_advantage", *(f"agent_advantage_level{level}" for level in LEVELS))
+ADVANTAGES = ("agent_advantage", *map("agent_advantage_level{}".format, LEVELS))
 
 
 def compute_advantage(
@@ -142,7 +142,7 @@ def summarize_speedups(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Optional keys of a payload: `task_cost_usd` and `trajectory_length`; `passes` with `attempts` for accuracy
     and pass@k. What no task knows is NaN.
     """
-    means = {name: _mean_of(tasks, name) for name in _ADVANTAGES}
+    means = {name: _mean_of(tasks, name) for name in ADVANTAGES}
     mean_cost = _mean_of(tasks, "task_cost_usd")
     return {
         "n": len(tasks),

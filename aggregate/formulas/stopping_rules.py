@@ -23,9 +23,11 @@ from aggregate.formulas.intervals import (
     paired_counts,
     smallest_clear_mean,
 )
-from aggregate.formulas.verdict import MARGIN, DecisionName, decision
+from aggregate.formulas.verdict import MARGIN, DecisionName, Reason, decision, words
 
 ALPHA = 0.025  # a side
+EFFECT = 0.10
+FUTILE_BELOW = 0.20
 _REACH = 8.0  # standard deviations: what lies beyond weighs less than 1e-15
 _LEAST = 1e-15
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
@@ -107,28 +109,21 @@ def _solve(fresh: float, places: Floats, masses: Floats, root: float, step: floa
     return (low + high) / 2
 
 
-__all__ = [
-    "DecisionLook",
-    "PlannedLook",
-    "look_at_decision",
-    "plan_looks",
-]
-
-EFFECT = 0.10
-FUTILE_BELOW = 0.20
-
-
 @dataclass(frozen=True)
 class DecisionLook:
     """One look of a group-sequential run: the repeated interval, and whether it is enough."""
 
     stop: bool
-    reason: str
+    reasons: tuple[Reason, ...]
     round: int
     interval: Interval
     spent_alpha: float
     conditional_power: float
     decision: DecisionName | None = None
+
+    @property
+    def reason(self) -> str:
+        return words(self.reasons)
 
 
 def look_at_decision(
@@ -158,19 +153,17 @@ def look_at_decision(
     counts = paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     seen = _seen(counts, tasks)
     interval = at_look(look, seen.differences)
-    found = decision(interval, margin)
+    supported = decision(interval, margin)
     power = _conditional_power(plan, round_number, seen, effect)
-    last = round_number == len(plan)
-    if last or found.decision in ("improved", "worse"):
-        stop, reason = True, found.reason
-    elif power < FUTILE_BELOW:
-        stop = True
-        assumed = max(effect, abs(interval.estimate))
-        reason = f"an effect of {assumed:.2g} would now be found with a chance of {power:.0%}; {found.reason}"
-    else:
-        stop, reason = False, f"round {round_number} of {len(plan)} leaves it open"
-    label = found.decision if stop else None
-    return DecisionLook(stop, reason, round_number, interval, look.spent_alpha, power, label)
+    stop, reasons = True, supported.reasons
+    if round_number < len(plan) and supported.decision not in ("improved", "worse"):
+        if power < FUTILE_BELOW:
+            assumed = max(effect, abs(interval.estimate))
+            reasons = (Reason("futile", {"effect": assumed, "power": power}), *reasons)
+        else:
+            stop, reasons = False, (Reason("more_rounds", {"round": round_number, "rounds": len(plan)}),)
+    label = supported.decision if stop else None
+    return DecisionLook(stop, reasons, round_number, interval, look.spent_alpha, power, label)
 
 
 @dataclass(frozen=True)

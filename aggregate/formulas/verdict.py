@@ -6,8 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from aggregate.text.formats import level_text
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 VerdictName = Literal["pass", "fail", "skipped", "error"]
 DecisionName = Literal["improved", "no_worse", "worse", "inconclusive"]
 Status = Literal["complete", "cancelled", "over_budget", "hopeless", "weak_baseline"]
-BaselineKind = Literal["skill", "bare", "mock"]
 Gate = Literal["verdict", "decision", "regression"]
 WeakBaseline = Literal["error", "warn"]
 
@@ -27,7 +26,47 @@ SMALLEST_PASS_RATE = 0.5  # of a candidate that runs alone
 MARGIN = 0.05
 _ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
 
-_UNFINISHED = {"cancelled": "the run was cancelled", "over_budget": "the budget ran out"}
+# Every reason of a verdict, a decision or a look: its code, and its words with places for its values.
+_WORDS = {
+    "below_threshold": "score {score:g} is below the threshold of {threshold:g}",
+    "cannot_be_run": "{why}",
+    "not_run": "nothing was run",
+    "hopeless": "the run was given up: {why}",
+    "cancelled": "the run was cancelled{why}; numbers cover the pairs it has",
+    "over_budget": "the budget ran out{why}; numbers cover the pairs it has",
+    "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
+    "weak_baseline": "baseline pass rate {rate} < {least}",
+    "weak_baseline_certain": "{why}",
+    "no_pairs": "no task was judged in both arms",
+    "unjudged_arm": "no attempt could be judged in the {arm}",
+    "enough_alone": "pass rate {rate} >= {least} without a baseline",
+    "too_few_alone": "pass rate {rate} < {least} without a baseline",
+    "delta_no_worse": "delta {delta:+.4f}: no worse than the baseline",
+    "delta_worse": "delta {delta:+.4f}: worse than the baseline",
+    "no_baseline": "there is no baseline to compare with",
+    "ended_by_weak_baseline": "the run ended once its baseline was too weak",
+    "above_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: above 0",
+    "below_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: below 0",
+    "loss_ruled_out": "the {level} interval is {low:+.3f} to {high:+.3f}: a loss above {margin:g} is ruled out",
+    "open": "the {level} interval is {low:+.3f} to {high:+.3f}: it holds 0 and a loss of {margin:g}",
+    "futile": "an effect of {effect:.2g} would now be found with a chance of {power:.0%}",
+    "more_rounds": "round {round} of {rounds} leaves it open",
+    "no_round": "no round of attempts was finished",
+}
+WEAK_CODES = frozenset({"weak_baseline", "weak_baseline_certain"})
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something was decided: a code of `_WORDS`, and the values that its words show."""
+
+    code: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def words(reasons: Iterable[Reason]) -> str:
+    """Reasons as people read them. Programs read the codes."""
+    return "; ".join(_WORDS[reason.code].format(**reason.values) for reason in reasons)
 
 
 @dataclass(frozen=True)
@@ -49,8 +88,12 @@ class Verdict:
     """The gate's answer, why, and what a reader should know beside it."""
 
     verdict: VerdictName
-    reason: str
+    reasons: tuple[Reason, ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        return words(self.reasons)
 
 
 @dataclass(frozen=True)
@@ -58,8 +101,11 @@ class Decision:
     """What the interval supports, and why."""
 
     decision: DecisionName
-    reason: str
-    margin: float = MARGIN
+    reasons: tuple[Reason, ...]
+
+    @property
+    def reason(self) -> str:
+        return words(self.reasons)
 
 
 def verdict(
@@ -69,8 +115,7 @@ def verdict(
     arms: Mapping[str, ArmErrors] | None = None,
     status: Status = "complete",
     why: str = "",
-    weak_baseline: WeakBaseline = "error",
-    baseline_kind: BaselineKind = "skill",
+    baseline_must_pass: bool = True,
     no_baseline: bool = False,
     candidate_score: float | None = None,
     eval_threshold: float = 6.0,
@@ -78,62 +123,61 @@ def verdict(
 ) -> Verdict:
     """The literal rule of the gate, in this order: skipped, error, pass when delta >= 0, fail.
 
-    `why` says more about a run that did not finish.
+    `why` says more about a run that did not finish. A weak baseline that need not pass is a warning.
     """
     if candidate_score is not None and candidate_score < eval_threshold:
-        return Verdict("skipped", f"score {candidate_score:g} is below the threshold of {eval_threshold:g}")
+        score = {"score": candidate_score, "threshold": eval_threshold}
+        return Verdict("skipped", (Reason("below_threshold", score),))
     if status == "hopeless":  # every other reason would only repeat this one
-        return Verdict("error", f"the run was given up: {why or 'its model cannot answer'}")
+        return Verdict("error", (Reason("hopeless", {"why": why or "its model cannot answer"}),))
     if status == "weak_baseline":
-        return Verdict("error", why)
+        return Verdict("error", (Reason("weak_baseline_certain", {"why": why}),))
     candidate, baseline = _rate(execution_pass_rate), _rate(baseline_pass_rate)
-    problems = [_unfinished(_UNFINISHED[status], why)] if status != "complete" else []
+    problems = [Reason(status, {"why": f" ({why})" if why else ""})] if status != "complete" else []
     problems += error_reasons(arms or {})
-    warnings: list[str] = []
+    warnings: tuple[str, ...] = ()
     if not no_baseline and baseline < WEAK_BASELINE:
-        weak = f"baseline pass rate {round(baseline, 4)} < {WEAK_BASELINE}"
-        forgiven = weak_baseline == "warn" or baseline_kind != "skill"
-        (warnings if forgiven else problems).append(weak)
+        weak = Reason("weak_baseline", {"rate": round(baseline, 4), "least": WEAK_BASELINE})
+        if baseline_must_pass:
+            problems.append(weak)
+        else:
+            warnings = (words([weak]),)
     unjudged = math.isnan(candidate) or (math.isnan(baseline) and not no_baseline)
     if unjudged:
         arm = "candidate" if math.isnan(candidate) else "baseline"
         counts = (arms or {}).get(arm, ArmErrors(0))
         # Rates are over pairs: an arm that has none may well have been judged.
         alone = counts.attempts > counts.errors
-        problems.append(
-            "no task was judged in both arms" if alone else f"no attempt could be judged in the {arm}"
-        )
+        problems.append(Reason("no_pairs") if alone else Reason("unjudged_arm", {"arm": arm}))
     elif n_pairs == 0 and not no_baseline:
-        problems.append("no task was judged in both arms")
+        problems.append(Reason("no_pairs"))
     if problems:
-        return Verdict("error", "; ".join(problems), tuple(warnings))
+        return Verdict("error", tuple(problems), warnings)
     if no_baseline:
-        return _alone(candidate, tuple(warnings))
-    from aggregate.formulas.rates import rounded_delta
+        passes = candidate >= SMALLEST_PASS_RATE
+        rate = {"rate": round(candidate, 4), "least": SMALLEST_PASS_RATE}
+        reason = Reason("enough_alone" if passes else "too_few_alone", rate)
+    else:
+        from aggregate.formulas.rates import rounded_delta
 
-    return _compared(rounded_delta(candidate, baseline), tuple(warnings))
-
-
-def _unfinished(how: str, why: str) -> str:
-    return f"{how}{f' ({why})' if why else ''}; numbers cover the pairs it has"
-
-
-def _alone(candidate: float, warnings: tuple[str, ...]) -> Verdict:
-    passes = candidate >= SMALLEST_PASS_RATE
-    sign = ">=" if passes else "<"
-    reason = f"pass rate {round(candidate, 4)} {sign} {SMALLEST_PASS_RATE} without a baseline"
-    return Verdict("pass" if passes else "fail", reason, warnings)
+        delta = rounded_delta(candidate, baseline)
+        passes = delta >= 0
+        reason = Reason("delta_no_worse" if passes else "delta_worse", {"delta": delta})
+    return Verdict("pass" if passes else "fail", (reason,), warnings)
 
 
-def _compared(delta: float, warnings: tuple[str, ...]) -> Verdict:
-    words = "no worse than the baseline" if delta >= 0 else "worse than the baseline"
-    return Verdict("pass" if delta >= 0 else "fail", f"delta {delta:+.4f}: {words}", warnings)
-
-
-def error_reasons(arms: Mapping[str, ArmErrors]) -> list[str]:
+def error_reasons(arms: Mapping[str, ArmErrors]) -> list[Reason]:
     """For every arm with more than 5 % of its attempts in `error`: how many, and what most of them said."""
     return [
-        f"{counts.errors} of {counts.attempts} {arm} attempts ended in error{_most_frequent(counts.messages)}"
+        Reason(
+            "errors",
+            {
+                "errors": counts.errors,
+                "attempts": counts.attempts,
+                "arm": arm,
+                "messages": _most_frequent(counts.messages),
+            },
+        )
         for arm, counts in arms.items()
         if counts.too_many
     ]
@@ -154,20 +198,20 @@ def decision(
     """
     if not 0 <= margin <= 1:
         raise ValueError(f"margin: {margin} is not between 0 and 1")
-    reasons = error_reasons(arms or {})
-    if reasons:
-        return Decision("inconclusive", "; ".join(reasons), margin)
-    low, high = interval.low, interval.high
-    shown = f"the {level_text(interval.level)} interval is {low:+.3f} to {high:+.3f}"
+    if reasons := error_reasons(arms or {}):
+        return Decision("inconclusive", tuple(reasons))
     if math.isnan(interval.estimate):
-        return Decision("inconclusive", "no task was judged in both arms", margin)
-    if low > 0:
-        return Decision("improved", f"{shown}: above 0", margin)
-    if high < 0:
-        return Decision("worse", f"{shown}: below 0", margin)
-    if low > -margin:
-        return Decision("no_worse", f"{shown}: a loss above {margin:g} is ruled out", margin)
-    return Decision("inconclusive", f"{shown}: it holds 0 and a loss of {margin:g}", margin)
+        return Decision("inconclusive", (Reason("no_pairs"),))
+    name: DecisionName = "inconclusive"
+    code = "open"
+    if interval.low > 0:
+        name, code = "improved", "above_zero"
+    elif interval.high < 0:
+        name, code = "worse", "below_zero"
+    elif interval.low > -margin:
+        name, code = "no_worse", "loss_ruled_out"
+    bounds = {"level": level_text(interval.level), "low": interval.low, "high": interval.high}
+    return Decision(name, (Reason(code, {**bounds, "margin": margin}),))
 
 
 def decision_level(candidates: int = 1, alpha: float = 0.05) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from aggregate.artifact import task_results
+from aggregate.artifact import comparison
 from aggregate.artifact.file import write_json
 from aggregate.records.frames import Frames, collect
 from aggregate.records.record import AttemptRecord
@@ -29,16 +29,8 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
     """`overall_stats`, `by_model`, `by_tier`, `by_judge`: every metric under a flat key, each arm apart."""
     made = _frames(info, records)
     arms = sorted(made.attempts.arm.unique())
-    left_out = task_results.too_many(made.tasks)
-    overall = task_results.overall(made.attempts, made.tasks, arms, info.pass_k)
-    grouped: dict[str, dict[str, Any]] = {}
-    for name, column in task_results.GROUPINGS.items():
-        if name in left_out:
-            grouped[name] = {}
-        elif (only := task_results.only_one(column, made.attempts, made.tasks)) is not None:
-            grouped[name] = {only: overall}
-        else:
-            grouped[name] = task_results.by(column, made.attempts, made.tasks, arms, info.pass_k)
+    overall = comparison.overall(made.attempts, made.tasks, arms, info.pass_k)
+    left_out = comparison.too_many(made.tasks).values()
     found: dict[str, Any] = clean(
         {
             "run_id": info.run_id,
@@ -48,8 +40,8 @@ def summary(info: RunInfo, records: Iterable[AttemptRecord] | Frames) -> dict[st
             "models": list(info.models),
             "status": info.status,
             "overall_stats": overall,
-            **grouped,
-            "warnings": [*info.warnings, *made.warnings, *left_out.values()],
+            **comparison.by_group(made.attempts, made.tasks, arms, info.pass_k, overall),
+            "warnings": [*info.warnings, *made.warnings, *left_out],
         }
     )
     return found
