@@ -19,7 +19,7 @@ from aggregate.artifact import build, comparison, two_runs
 from aggregate.records import frames, metrics
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
-from aggregate.report import csv_tables, terminal
+from aggregate.report import csv_tables, source
 
 FILES = ["attempts.csv", "criteria.csv", "judgments.csv", "summary.json", "tasks.csv"]
 SEED_KEYS = [
@@ -130,7 +130,7 @@ def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere()
             "no_pass",
             *(one.name for one in metrics.METRICS if one.cost),
         }
-    assert {row.metric for row in terminal.ROWS} <= set(metrics.NAMES)
+    assert {row.metric for row in source.ROWS} <= set(metrics.NAMES)
     compared = two_runs.compare(records, records)
     assert set(compared.first_run.model_dump()) == {one.name for one in metrics.METRICS if one.compared}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import subprocess
@@ -198,6 +199,26 @@ def test_the_public_names_of_the_formulas_are_those_of_version_0_1_0():
         _ = stats.pass_at_all
     assert speedup.group_name("module.function", 1) == "module"
     assert set(speedup.__all__) <= set(dir(speedup))
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (
+            "aggregate.stats",
+            """FLAKY_RANGE Interval PairedCounts SignFlip TaskChanges attempt_pass_rate attempts_needed
+            benjamini_hochberg compute_consistency compute_consistency_metrics compute_cop compute_frontier_cop
+            compute_impl_rate concept_overlap consensus cost_per_extra_pass cost_weighted_advantage d2
+            delta_interval dominates fisher_by_task fixed_suite_interval flaky_text holm judge_bias
+            krippendorff_alpha mcnemar_exact mean_known min_detectable_effect normalized_gain paired_counts
+            pass_at_k pass_hat_k rounded_delta sign_flip_test task_pass_rate tasks_needed unseen_bound""",
+        ),
+        ("aggregate.speedup", "LEVELS compute_advantage group_name task_payload summarize_speedups"),
+    ],
+)
+def test_every_public_name_of_version_0_1_0_is_there(module, names):
+    public = importlib.import_module(module)
+    assert [name for name in names.split() if not hasattr(public, name)] == []
 
 
 def test_importing_the_statistics_imports_neither_pandas_nor_scipy():

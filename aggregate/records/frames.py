@@ -18,10 +18,9 @@ import pandas as pd
 from aggregate.formulas.consistency import FLAKY_RANGE, d2
 from aggregate.records import rows
 from aggregate.records.record import AttemptRecord
-from aggregate.records.rows import Column
+from aggregate.records.rows import Column, Kind
 from aggregate.records.run_info import TaskInfo
 from aggregate.text.files import no_cycle_search
-from aggregate.text.formats import plain
 
 # Per (task, model, arm). The source of a column is one of attempts and how it is summed up; none: computed.
 TASKS: dict[str, Column] = {
@@ -60,7 +59,6 @@ TASKS: dict[str, Column] = {
     "duration_ms": Column("float", "sum of model and judge time", "duration_ms.total"),
 }
 _HUGE = 10**300
-_NUMPY = {"float": np.float64, "int": np.int64, "bool": np.bool_}
 
 
 @dataclass(frozen=True)
@@ -78,19 +76,22 @@ class Frames:
 def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) -> Frames:
     """All frames in one pass; `tasks` fills in tiers and judge types that records do not say."""
     with no_cycle_search():
-        collected = rows.collect(records, tasks)
-        made = collected.records
-        attempts, bad = _frame([one.attempt for one in made], rows.ATTEMPT_ROW, rows.ATTEMPTS)
+        by_attempt, warnings = rows.collect(records, tasks)
+        attempts, bad = _frame([each.attempt for each in by_attempt], rows.ATTEMPT_ROW, rows.ATTEMPTS)
+        # A task has one tier and one judge, the first that is named: a time-out has no judgment to name it.
+        for name in ("tier", "judge"):
+            attempts[name] = attempts.groupby("task")[name].transform("first")
         judgments, bad_judgments = _below(
-            attempts, [one.judgments for one in made], rows.JUDGMENT_ROW, rows.JUDGMENTS
+            attempts, [each.judgments for each in by_attempt], rows.JUDGMENT_ROW, rows.JUDGMENTS
         )
         criteria, bad_criteria = _below(
-            attempts, [one.criteria for one in made], rows.CRITERION_ROW, rows.CRITERIA
+            attempts, [each.criteria for each in by_attempt], rows.CRITERION_ROW, rows.CRITERIA
         )
-        measured = tuple(one.measured for one in made if one.measured is not None)
-        warnings = tuple(_left_out(collected, bad + bad_judgments + bad_criteria))
-        del collected, made  # or they would be searched at once
-    return Frames(attempts, judgments, criteria, task_frame(attempts), measured, warnings)
+        measured = tuple(rows.measured(by_attempt, values(attempts["judge"])))
+        del by_attempt  # or they would be searched at once
+    if bad := bad + bad_judgments + bad_criteria:
+        warnings.append(f"{bad} numbers out of range were treated as missing")
+    return Frames(attempts, judgments, criteria, task_frame(attempts), measured, tuple(warnings))
 
 
 def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:
@@ -118,10 +119,7 @@ def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:
     for name, (column, how) in sources.items():
         if how == "total":  # unlike pandas' own sum, missing where nothing is known
             tasks[name] = grouped[column].sum(min_count=1).to_numpy()
-    kinds = {
-        name: column.kind if column.kind == "str" else _NUMPY[column.kind] for name, column in TASKS.items()
-    }
-    return tasks[list(TASKS)].astype(kinds)
+    return tasks[list(TASKS)].astype({name: column.kind for name, column in TASKS.items()})
 
 
 def values(column: pd.Series[Any]) -> list[Any]:
@@ -137,16 +135,15 @@ def _frame(
     Those are made NaN.
     """
     cells = dict(zip(order, zip(*row_list, strict=True) if row_list else repeat(()), strict=bool(row_list)))
-    series: dict[str, pd.Series[Any]] = {}
+    frame = pd.DataFrame({name: _series(cells.pop(name), column.kind) for name, column in columns.items()})
     bad = 0
     for name, column in columns.items():
-        made = _series(cells.pop(name), column.kind)
         if column.kind == "float" and (limits := rows.limits(column)):
-            outside = made.notna() & ~made.between(limits.low, limits.high)
-            bad += int(outside.sum())
-            made = made.mask(outside)
-        series[name] = made
-    return pd.DataFrame(series), bad
+            outside = (frame[name] < limits.low) | (frame[name] > limits.high)
+            if outside.any():
+                bad += int(outside.sum())
+                frame.loc[outside, name] = np.nan
+    return frame, bad
 
 
 def _below(
@@ -159,35 +156,18 @@ def _below(
     shared = [*rows.KEY, "tier"]
     own = {name: column for name, column in columns.items() if name not in shared}
     frame, bad = _frame([row for row_list in row_lists for row in row_list], order, own)
-    keys = attempts[shared].take(np.repeat(np.arange(len(row_lists)), [len(one) for one in row_lists]))
+    keys = attempts[shared].take(np.repeat(np.arange(len(row_lists)), list(map(len, row_lists))))
     return pd.concat([keys.reset_index(drop=True), frame], axis=1), bad
 
 
-def _series(column: Iterable[Any], kind: str) -> pd.Series[Any]:
-    if kind in _NUMPY:
-        return pd.Series(_numbers(list(column), _NUMPY[kind]))
-    if kind == "object":
-        return pd.Series(list(column), dtype=object)
-    return pd.Series(list(column), dtype="str")
-
-
-def _numbers(cells: list[Any], kind: Any) -> np.ndarray[Any, Any]:
+def _series(column: Iterable[Any], kind: Kind) -> pd.Series[Any]:
+    cells: Any = list(column)
+    if kind in ("str", "object"):
+        return pd.Series(cells, dtype=kind)
     try:
-        return np.fromiter(cells, kind, len(cells))
+        return pd.Series(np.fromiter(cells, kind, len(cells)))
     except TypeError:  # some are None
-        return np.array(cells, dtype=kind)
+        return pd.Series(np.array(cells, kind))
     except OverflowError:  # an integer that no float can hold is out of every range
-        return np.array(
-            [math.inf if isinstance(cell, int) and abs(cell) > _HUGE else cell for cell in cells], kind
-        )
-
-
-def _left_out(collected: rows.Collected, bad: int) -> Iterable[str]:
-    for arm, count in sorted(collected.unknown_arms.items()):
-        yield f"{count} records of unknown arm {plain(arm, 40)} were left out"
-    if collected.duplicates:
-        yield f"{collected.duplicates} records repeat an attempt that has one already; one of each was kept"
-    if collected.copies:
-        yield f"{collected.copies} cached records repeat an attempt of another run; each attempt counts once"
-    if bad:
-        yield f"{bad} numbers out of range were treated as missing"
+        cells = [math.inf if isinstance(cell, int) and abs(cell) > _HUGE else cell for cell in cells]
+        return pd.Series(np.array(cells, kind))

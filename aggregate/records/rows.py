@@ -1,16 +1,16 @@
 """Turn records into rows, one at a time, so that texts are dropped before the next record is read.
 
 The tables of columns stand here, and frames, CSV files and the documentation follow them. To add a column that is
-a field of the record, add its line; one that is computed also gets a field in `_Attempt` or `_Judge`.
+a field of the record, add its line; one that is computed also gets its value in `_rows` or `_judgment`.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from aggregate.formulas.rates import compute_impl_rate
 from aggregate.records.record import JUDGED, AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
+from aggregate.text.formats import plain
 from judges.judgment import (
     COUNT,
     POINTS,
@@ -143,72 +144,29 @@ def limits(column: Column) -> Range | None:
     return ranges(_PARTS[part]).get(name) if part else column.limits
 
 
-class _Attempt(NamedTuple):
-    """The computed columns of an attempt."""
-
-    task: str
-    model: str
-    arm: str
-    attempt: int
-    run_id: str
-    tier: str | None
-    judge: str | None
-    outcome: str
-    judged: bool
-    passed: float | None
-    score: float | None
-    impl_rate: float | None
-    panel_size: int
-    panel_missing: int
-    judge_cost_usd: float | None
-    judge_input_tokens: int | None
-    judge_output_tokens: int | None
-    details: str | None
-    error: str | None
-    tags: str | None
-    matched: tuple[str, ...]
-    has_concepts: bool
-
-
-class _Judge(NamedTuple):
-    """The computed columns of a judgment, apart from those of its attempt."""
-
-    member: int
-    passed: float | None
-    judge_impl_rate: float | None
-    n_matched: int
-    n_missed: int
-    details: str | None
-    error: str | None
-
-
-def _copied(columns: dict[str, Column], part: str) -> dict[str, str]:
-    """The columns that copy a field of a part of the record, and the names of those fields."""
+def _fields(columns: dict[str, Column], part: str = "") -> dict[str, str]:
+    """The columns that copy fields of a part of the record, and which; without a part those that are computed."""
     sources = {name: column.source.partition(".") for name, column in columns.items()}
-    return {name: source[2] for name, source in sources.items() if source[0] == part}
+    return {name: source[2] or name for name, source in sources.items() if source[0] == part}
 
 
 # There are 100,000 records to read: one getter on an object's own dictionary takes as long as two attributes.
-_RECORD = itemgetter(
-    *("task", "model", "arm", "attempt", "run_id", "tier", "outcome", "score", "tags"),
-    *("judgments", "completion", "details", "error"),
-)
-_COMPLETION = _copied(ATTEMPTS, "completion")
-_RECORD_FIELDS = itemgetter(*_copied(ATTEMPTS, "record").values())
-_COMPLETION_FIELDS = itemgetter(*_COMPLETION.values())
-_NO_COMPLETION = tuple(False if ATTEMPTS[name].kind == "bool" else None for name in _COMPLETION)
-_JUDGMENT = itemgetter("passed", "matched", "missed", "details", "error")
-_JUDGMENT_FIELDS = itemgetter(*_copied(JUDGMENTS, "judgment").values())
-_BILL = itemgetter("cost_usd", "input_tokens", "output_tokens")
-_CRITERION_FIELDS = itemgetter(*_copied(CRITERIA, "criterion").values())
-_CRITERION = itemgetter("name", "achieved", "max_points")
+_OWN = {name: column for name, column in JUDGMENTS.items() if name not in _KEYS}
+_KEY_FIELDS = itemgetter(*KEY)
+_COMPUTED = itemgetter(*_fields(ATTEMPTS))
+_RECORD = itemgetter(*_fields(ATTEMPTS, "record").values())
+_COMPLETION = itemgetter(*_fields(ATTEMPTS, "completion").values())
+_NO_COMPLETION = _COMPLETION(vars(Completion()))
+_COMPUTED_OF_JUDGE = itemgetter(*_fields(_OWN))
+_JUDGMENT = itemgetter(*_fields(_OWN, "judgment").values())
+_CRITERION = itemgetter(*_fields(CRITERIA, "criterion").values())
 
 # How rows hold their columns, which is not the order in which tables show them.
-ATTEMPT_ROW = (*_Attempt._fields, *_copied(ATTEMPTS, "record"), *_COMPLETION)
-JUDGMENT_ROW = (*_Judge._fields, *_copied(JUDGMENTS, "judgment"))
-CRITERION_ROW = ("member", "judge", "judge_model", *_copied(CRITERIA, "criterion"))
-_TIER, _JUDGE, _OUTCOME, _COST, _TURNS, _STARTED, _WORKER, _CACHED = map(
-    ATTEMPT_ROW.index, ("tier", "judge", "outcome", "cost_usd", "turns", "started_at", "worker", "cached")
+ATTEMPT_ROW = [name for part in ("", "record", "completion") for name in _fields(ATTEMPTS, part)]
+JUDGMENT_ROW = [name for part in ("", "judgment") for name in _fields(_OWN, part)]
+CRITERION_ROW = ["member", "judge", "judge_model", *_fields(CRITERIA, "criterion")]
+_OUTCOME, _COST, _TURNS, _STARTED, _WORKER, _CACHED = map(
+    ATTEMPT_ROW.index, ("outcome", "cost_usd", "turns", "started_at", "worker", "cached")
 )
 
 # A judged outcome wins over one that was not, when an attempt has two records.
@@ -242,223 +200,170 @@ class RecordRows(NamedTuple):
     measured: Measured | None
 
 
-@dataclass
-class Collected:
-    """Rows of all records, sorted by key, and how many records were left out and why."""
-
-    records: list[RecordRows] = field(default_factory=list)
-    duplicates: int = 0
-    copies: int = 0
-    unknown_arms: Counter[str] = field(default_factory=Counter)
-
-
-def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) -> Collected:
-    """Rows of the records, in an order that does not depend on theirs; one record per attempt.
+def collect(
+    records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()
+) -> tuple[list[RecordRows], list[str]]:
+    """Rows of the records by key, one record per attempt, whatever order they came in; and what was left out.
 
     Records of unknown arms are left out. Of two records of one attempt the judged one stays, else the first
     by content, so that arrival order never decides.
     """
     known = {task.id: task for task in tasks}
-    collected = Collected()
+    by_key: dict[Key, RecordRows] = {}
+    repeated = 0
+    unknown_arms: Counter[str] = Counter()
     for record in records:
-        if is_known_arm(record.arm):
-            collected.records.append(_rows(record, known))
-        else:
-            collected.unknown_arms[record.arm] += 1
-    collected.records.sort(key=attrgetter("key"))
-    _drop_duplicates(collected)
-    _drop_copies(collected)
-    _label(collected.records)
-    return collected
+        if not is_known_arm(record.arm):
+            unknown_arms[record.arm] += 1
+            continue
+        rows = _rows(record, known.get(record.task))
+        if rows.key in by_key:
+            repeated += 1
+            rows = min(by_key[rows.key], rows, key=lambda rows: (_RANK[rows.attempt[_OUTCOME]], repr(rows)))
+        by_key[rows.key] = rows
+    attempts = _made_once([by_key[key] for key in sorted(by_key)])
+    left_out = [
+        f"{count} records of unknown arm {plain(arm, 40)} were left out"
+        for arm, count in sorted(unknown_arms.items())
+    ]
+    if repeated:
+        left_out.append(f"{repeated} records repeat an attempt that has one already; one of each was kept")
+    if copies := len(by_key) - len(attempts):
+        left_out.append(f"{copies} cached records repeat an attempt of another run; each attempt counts once")
+    return attempts, left_out
 
 
-def _label(records: list[RecordRows]) -> None:
-    """A task has one tier and one judge, the first that is named: a time-out has no judgment to name it.
-
-    A benchmark that timed out counts as failed, whatever it measured before.
-    """
-    tiers: dict[str, str] = {}
-    judges: dict[str, str] = {}
-    for rows in records:
-        task, row = rows.key[0], rows.attempt
-        if row[_TIER] is not None:
-            tiers.setdefault(task, row[_TIER])
-        if row[_JUDGE] is not None:
-            judges.setdefault(task, row[_JUDGE])
-    for number, rows in enumerate(records):
-        task, row = rows.key[0], rows.attempt
-        tier, judge = tiers.get(task), judges.get(task)
-        measured = rows.measured
-        if row[_OUTCOME] == "timeout" and (measured is not None or judge == "benchmark"):
-            measured = _timed_out(rows)
-        if tier != row[_TIER] or judge != row[_JUDGE] or measured is not rows.measured:
-            labelled = list(row)
-            labelled[_TIER], labelled[_JUDGE] = tier, judge
-            records[number] = rows._replace(attempt=tuple(labelled), measured=measured)
-
-
-def _timed_out(rows: RecordRows) -> Measured:
-    (task, model, arm, attempt, _), row = rows.key, rows.attempt
-    cost, turns = row[_COST], row[_TURNS]
-    return Measured(task, model, arm, attempt, False, (), None, None, cost, turns, timed_out=True)
-
-
-def _drop_duplicates(collected: Collected) -> None:
-    kept: list[RecordRows] = []
-    for rows in collected.records:
-        if kept and kept[-1].key == rows.key:
-            collected.duplicates += 1
-            kept[-1] = min(kept[-1], rows, key=lambda one: (_RANK[one.attempt[_OUTCOME]], repr(one)))
-        else:
-            kept.append(rows)
-    collected.records = kept
-
-
-def _drop_copies(collected: Collected) -> None:
+def _made_once(attempts: list[RecordRows]) -> list[RecordRows]:
     """Of merged runs that share a cached baseline, each attempt counts once: it was made once."""
+    if not any(rows.attempt[_CACHED] for rows in attempts):
+        return attempts
 
-    def made(rows: RecordRows) -> tuple[object, ...]:
+    def made(rows: RecordRows) -> Row:
         return (*rows.key[:4], rows.attempt[_STARTED], rows.attempt[_WORKER])
 
-    cached = [rows for rows in collected.records if rows.attempt[_CACHED] and rows.attempt[_STARTED]]
-    if not cached:
-        return
-    first: dict[tuple[object, ...], RecordRows] = {}
-    for rows in sorted(collected.records, key=lambda one: bool(one.attempt[_CACHED])):
-        first.setdefault(made(rows), rows)
-    copies = {id(rows) for rows in cached if first[made(rows)] is not rows}
-    collected.records = [rows for rows in collected.records if id(rows) not in copies]
-    collected.copies = len(copies)
+    seen = {made(rows) for rows in attempts if not rows.attempt[_CACHED]}
+    kept = []
+    for rows in attempts:
+        if rows.attempt[_CACHED] and rows.attempt[_STARTED]:
+            if made(rows) in seen:
+                continue
+            seen.add(made(rows))
+        kept.append(rows)
+    return kept
 
 
-def members(judgments: tuple[Judgment, ...]) -> list[Judgment]:
-    """The single judges behind a record's judgments: a panel's members instead of their consensus."""
-    if len(judgments) == 1 and not judgments[0].panel:
-        return list(judgments)
-    return [member for judgment in judgments for member in (judgment.panel or (judgment,))]
+def measured(attempts: Iterable[RecordRows], judges: Iterable[str | None]) -> Iterator[Measured]:
+    """What benchmarks measured; one that timed out counts as failed, whatever it measured before.
+
+    `judges` are those of each attempt's task: a time-out has no judgment to name its judge.
+    """
+    for rows, judge in zip(attempts, judges, strict=True):
+        row = rows.attempt
+        if row[_OUTCOME] == "timeout" and (rows.measured is not None or judge == "benchmark"):
+            key, cost, turns = rows.key[:4], row[_COST], row[_TURNS]
+            yield Measured(*key, False, (), None, None, cost, turns, timed_out=True)
+        elif rows.measured is not None:
+            yield rows.measured
 
 
-def _impl_rate(points: list[Row]) -> float | None:
-    """Points achieved of points possible, over the criteria that have both."""
-    total = possible = 0.0
-    known = False
-    for _, achieved, most in points:
-        if achieved is None or most is None:
-            continue
-        if achieved in POINTS and most in POINTS:
-            total += achieved
-            possible += most
-            known = True
-    return compute_impl_rate(total, possible) if known else None
-
-
-def _rows(record: AttemptRecord, known: Mapping[str, TaskInfo]) -> RecordRows:
+def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     facts = vars(record)
-    task_id, model, arm, number, run_id, tier, outcome, score, tags, judgments, completion, details, error = (
-        _RECORD(facts)
-    )
-    task = known.get(task_id)
+    outcome, judgments, completion = facts["outcome"], facts["judgments"], facts["completion"]
+    score, details, error, tags = facts["score"], facts["details"], facts["error"], facts["tags"]
+    first: Judgment | None = judgments[0] if judgments else None
+    if first is not None and len(judgments) == 1 and not first.panel and not first.criteria:
+        judges, criteria, together = _single_judge(first)
+    else:
+        # A panel's members instead of their consensus.
+        judges, criteria, together = _judges([judge for one in judgments for judge in one.panel or (one,)])
     judged = outcome in JUDGED
-    single = len(judgments) == 1 and not judgments[0].panel and not judgments[0].criteria
-    said = _single_judge(judgments[0]) if single else _judges(members(judgments))
+    task_id, model, arm, number, run_id = _KEY_FIELDS(facts)
     key = (task_id, model or UNKNOWN_MODEL, arm, number, run_id or "")
-    cost, input_tokens, output_tokens = said.bill
-    computed = _Attempt(
-        *key,
-        tier=tier or (task.tier if task else None),
-        judge=judgments[0].judge if judgments else (task.judge if task else None),
-        outcome=outcome,
-        judged=judged,
-        passed=float(outcome == "passed") if judged else None,
-        score=(score if score is not None else said.score) if judged else None,
-        impl_rate=said.rate if judged else None,
-        panel_size=len(said.judgments),
-        panel_missing=said.missing,
-        judge_cost_usd=cost,
-        judge_input_tokens=input_tokens,
-        judge_output_tokens=output_tokens,
-        details=details[:DETAIL_CHARACTERS] if details else None,
-        error=error[:DETAIL_CHARACTERS] if error else None,
-        tags=";".join(sorted(tags)) if tags else None,
-        matched=said.matched if judged else (),
-        has_concepts=said.has_concepts,
-    )
-    completed = _NO_COMPLETION if completion is None else _COMPLETION_FIELDS(vars(completion))
-    attempt = (*computed, *_RECORD_FIELDS(facts), *completed)
-    first = judgments[0] if judgments else None
+    computed = {
+        "task": task_id,
+        "model": key[1],
+        "arm": arm,
+        "attempt": number,
+        "run_id": key[4],
+        "tier": facts["tier"] or (task.tier if task else None),
+        "judge": first.judge if first else (task.judge if task else None),
+        "outcome": outcome,
+        "judged": judged,
+        "passed": float(outcome == "passed") if judged else None,
+        "score": (score if score is not None else together["score"]) if judged else None,
+        "impl_rate": together["impl_rate"] if judged else None,
+        "panel_size": len(judges),
+        "panel_missing": together["panel_missing"],
+        "judge_cost_usd": together["judge_cost_usd"],
+        "judge_input_tokens": together["judge_input_tokens"],
+        "judge_output_tokens": together["judge_output_tokens"],
+        "has_concepts": together["has_concepts"],
+        "details": details[:DETAIL_CHARACTERS] if details else None,
+        "error": error[:DETAIL_CHARACTERS] if error else None,
+        "tags": ";".join(sorted(tags)) if tags else None,
+        "matched": together["matched"] if judged else (),
+    }
+    completed = _NO_COMPLETION if completion is None else _COMPLETION(vars(completion))
     timed = facts["benchmarks"] or (first is not None and (first.judge == "benchmark" or first.benchmarks))
     measured = _measured(record, first, key[1]) if judged and timed else None
-    return RecordRows(key, attempt, said.judgments, said.criteria, measured)
+    return RecordRows(key, (*_COMPUTED(computed), *_RECORD(facts), *completed), judges, criteria, measured)
 
 
-class _Said(NamedTuple):
-    """What the judges of an attempt said: a row each, their criteria, and what they make together."""
-
-    judgments: list[Row]
-    criteria: list[Row]
-    score: float | None
-    rate: float | None
-    missing: int
-    bill: Row
-    matched: tuple[str, ...]
-    has_concepts: bool
-
-
-def _judgment(number: int, facts: dict[str, Any], rate: float | None) -> Row:
-    passed, matched, missed, details, error = _JUDGMENT(facts)
-    computed = _Judge(
-        member=number,
-        passed=None if passed is None else float(passed),
-        judge_impl_rate=rate,
-        n_matched=len(matched),
-        n_missed=len(missed),
-        details=details[:DETAIL_CHARACTERS] if details else None,
-        error=error[:DETAIL_CHARACTERS] if error else None,
-    )
-    return (*computed, *_JUDGMENT_FIELDS(facts))
+def _judgment(member: int, facts: dict[str, Any], rate: float | None) -> Row:
+    passed, details, error = facts["passed"], facts["details"], facts["error"]
+    computed = {
+        "member": member,
+        "passed": None if passed is None else float(passed),
+        "judge_impl_rate": rate,
+        "n_matched": len(facts["matched"]),
+        "n_missed": len(facts["missed"]),
+        "details": details[:DETAIL_CHARACTERS] if details else None,
+        "error": error[:DETAIL_CHARACTERS] if error else None,
+    }
+    return (*_COMPUTED_OF_JUDGE(computed), *_JUDGMENT(facts))
 
 
-def _single_judge(judge: Judgment) -> _Said:
+def _judges(judges: list[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any]]:
+    """A row for each judge of an attempt, one for each criterion, and what the judges say together."""
+    scores = [judge.score for judge in judges]
+    rates = list(map(_impl_rate, judges))
+    judgments, criteria = [], []
+    for member, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1):
+        judgments.append(_judgment(member, vars(judge), rate))
+        by = (member, judge.judge, judge.judge_model)
+        criteria += [by + _CRITERION(vars(criterion)) for criterion in judge.criteria]
+    together = {
+        "score": _median(map(_unit, scores)),
+        "impl_rate": _median(rates),
+        "panel_missing": scores.count(None),
+        "judge_cost_usd": _total(judge.cost_usd for judge in judges),
+        "judge_input_tokens": _total(judge.input_tokens for judge in judges),
+        "judge_output_tokens": _total(judge.output_tokens for judge in judges),
+        "matched": _met_by_half(list(map(_met, judges))),
+        "has_concepts": any(judge.matched or judge.missed or judge.criteria for judge in judges),
+    }
+    return judgments, criteria, together
+
+
+def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
     facts = vars(judge)
     score, matched = facts["score"], facts["matched"]
     rate = _unit(score)
-    found = matched if len(matched) < 2 else tuple(sorted(set(matched)))
-    row, concepts = _judgment(1, facts, rate), bool(matched or facts["missed"])
-    return _Said([row], [], rate, rate, int(score is None), _BILL(facts), found, concepts)
-
-
-def _judges(judges: list[Judgment]) -> _Said:
-    judgments, criteria = [], []
-    scores, rates, bills, found = [], [], [], []
-    for number, judge in enumerate(judges, start=1):
-        facts = vars(judge)
-        named = [vars(criterion) for criterion in facts["criteria"]]
-        points = list(map(_CRITERION, named))
-        score = facts["score"]
-        rate = _impl_rate(points) if points else _unit(score)
-        judgments.append(_judgment(number, facts, rate))
-        if points:
-            by = (number, facts["judge"], facts["judge_model"])
-            criteria += [by + _CRITERION_FIELDS(one) for one in named]
-        scores.append(score)
-        rates.append(rate)
-        bills.append(_BILL(facts))
-        found.append(_found(facts["matched"], points))
-    return _Said(
-        judgments,
-        criteria,
-        _median(map(_unit, scores)),
-        _median(rates),
-        scores.count(None),
-        tuple(map(_total, zip(*bills, strict=True))) if bills else (None, None, None),
-        _found_by_half(found),
-        bool(criteria) or any(judge.matched or judge.missed for judge in judges),
-    )
+    together = {
+        "score": rate,
+        "impl_rate": rate,
+        "panel_missing": int(score is None),
+        "judge_cost_usd": facts["cost_usd"],
+        "judge_input_tokens": facts["input_tokens"],
+        "judge_output_tokens": facts["output_tokens"],
+        "matched": matched if len(matched) < 2 else tuple(sorted(set(matched))),
+        "has_concepts": bool(matched or facts["missed"]),
+    }
+    return [_judgment(1, facts, rate)], [], together
 
 
 def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured:
-    benchmarks = record.benchmarks or (first.benchmarks if first else ())
     completion = record.completion
     return Measured(
         task=record.task,
@@ -466,7 +371,7 @@ def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Meas
         arm=record.arm,
         attempt=record.attempt,
         passed=record.outcome == "passed",
-        benchmarks=benchmarks,
+        benchmarks=record.benchmarks or (first.benchmarks if first else ()),
         tests=record.tests or (first.tests if first else None),
         snapshot=record.snapshot or (first.snapshot if first else None),
         cost_usd=completion.cost_usd if completion else None,
@@ -474,30 +379,41 @@ def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Meas
     )
 
 
-def _found(matched: tuple[str, ...], points: list[Row]) -> Iterable[str]:
-    """What a judge found: matched strings, and criteria with all their points."""
-    if not points:
-        return matched
-    return [
-        *matched,
-        *(name for name, achieved, most in points if achieved is not None and most and achieved >= most),
+def _impl_rate(judge: Judgment) -> float | None:
+    """Points achieved of points possible, over the criteria that have both; the score where there are none."""
+    if not judge.criteria:
+        return _unit(judge.score)
+    pairs = [(criterion.achieved, criterion.max_points) for criterion in judge.criteria]
+    known = [
+        (achieved, most)
+        for achieved, most in pairs
+        if achieved is not None and most is not None and achieved in POINTS and most in POINTS
     ]
+    return compute_impl_rate(*map(sum, zip(*known, strict=True))) if known else None
 
 
-def _found_by_half(found: list[Iterable[str]]) -> tuple[str, ...]:
+def _met(judge: Judgment) -> list[str]:
+    """What a judge found: matched strings, and criteria with all their points."""
+    full = [
+        criterion.name
+        for criterion in judge.criteria
+        if criterion.achieved is not None
+        and criterion.max_points
+        and criterion.achieved >= criterion.max_points
+    ]
+    return [*judge.matched, *full]
+
+
+def _met_by_half(met: list[list[str]]) -> tuple[str, ...]:
     """What at least half of the judges found."""
-    if found and all(items == found[0] for items in found[1:]):
-        return tuple(sorted(set(found[0])))
-    counted = Counter(item for items in found for item in set(items))
-    return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(found)))
+    counted = Counter(item for items in met for item in set(items))
+    return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(met)))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
     # A rate is NaN where the maximum is 0; NaN is the only number that differs from itself.
     given = [value for value in values if value is not None and value == value]
-    if len(given) < 2:
-        return given[0] if given else None
-    return statistics.median(given)
+    return statistics.median(given) if given else None
 
 
 def _total(values: Iterable[float | None]) -> float | None:

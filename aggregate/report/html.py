@@ -25,8 +25,7 @@ from markupsafe import Markup
 from aggregate.artifact.model import TaskResult
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL
-from aggregate.report import page_values
-from aggregate.report.source import Material, TaskText, Unit, units
+from aggregate.report.source import Material, TaskText, Unit, units, view
 from aggregate.text.files import make_folder, open_to_write, writing
 from aggregate.text.standard_json import clean
 
@@ -247,9 +246,8 @@ class Page:
         folder = f"{self._path.stem}-texts" if self._blocks.is_outside else None
         index = _index(material, self._attempts, prompts, self._blocks.starts, folder)
         self._attempts = {}  # of 100,000 attempts it is 20 MB, and the page is in memory as a whole by now
-        view = page_values.view(material)
         return _write_whole(
-            self._path, report(view, index, self._blocks.inline, frames=self._blocks.is_outside)
+            self._path, report(view(material), index, self._blocks.inline, frames=self._blocks.is_outside)
         )
 
     def discard(self) -> None:
@@ -300,16 +298,6 @@ def _compact(value: Any) -> str:
 def _row(unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[str, int]) -> dict[str, Any]:
     task = material.tasks.get(unit.task)
     interval = unit.candidate.interval if unit.candidate else None
-    flags = [
-        name
-        for name, holds in (
-            ("failed", unit.failed),
-            ("changed", unit.changed),
-            ("flaky", unit.flaky),
-            ("errors", unit.has_errors),
-        )
-        if holds
-    ]
     return {
         "task": unit.task,
         "model": unit.model,
@@ -321,7 +309,7 @@ def _row(unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[st
         "difference": unit.difference,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
-        "flags": flags,
+        "flags": unit.flags,
         "arms": [
             _side(side, attempts.get((unit.task, unit.model, arm), []))
             for side, arm in zip((unit.baseline, unit.candidate), material.arms, strict=True)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from aggregate.artifact.model import Artifact, DeltaIntervals, RunCost, TaskResult
-from aggregate.report.page_values import consistency, headline, metrics
-from aggregate.report.source import Material, Unit, units
-from aggregate.report.terminal import efficiency
+from aggregate.artifact.model import Artifact, RunCost, TaskResult
+from aggregate.report.source import (
+    Material,
+    Unit,
+    between,
+    consistency,
+    efficiency,
+    errors,
+    headline,
+    level,
+    metrics,
+    units,
+)
 from aggregate.text.files import write_text
-from aggregate.text.formats import in_points, plain, points, rate, shown, usd
+from aggregate.text.formats import MISSING, counted, in_points, plain, rate, shown, usd
 
 SHOWN_CHANGES = 15
 SHOWN_TASKS = 300  # GitHub cuts a step summary at 1 MiB and a comment at 65,536 characters
@@ -66,20 +75,12 @@ def _table(artifact: Artifact) -> Iterable[str]:
     for label, *cells in metrics(artifact):
         yield f"| {label} | {' | '.join(cells)} |"
         if label == "Attempts passed" and artifact.interval:
-            yield f"| {_interval(artifact.interval)} |"
+            name = f"{level(artifact.interval.level)} interval, tasks like these"
+            yield f"| {name} | | | {between(artifact.interval.tasks_like_these)} |"
     cost = artifact.cost or RunCost()
     yield f"| Spent | | | {shown(cost.spent_usd, usd)} |"
     if cost.assumed_usd:
         yield f"| Assumed for calls of unknown cost | | | {usd(cost.assumed_usd)} |"
-
-
-def _interval(interval: DeltaIntervals) -> str:
-    bounds = interval.tasks_like_these
-    level = f"{round(100 * interval.level, 2):g} %"
-    if bounds.estimate is None:
-        return f"{level} interval, tasks like these | | | –"
-    between = f"{points(bounds.low)} to {points(bounds.high)}"
-    return f"{level} interval, tasks like these | | | {between}"
 
 
 def _efficiency(artifact: Artifact) -> Iterable[str]:
@@ -96,7 +97,7 @@ def _changes(artifact: Artifact) -> Iterable[str]:
     changes = artifact.changes
     if not changes:
         return
-    yield f"**{_count(len(changes), 'task')} changed**"
+    yield f"**{counted(len(changes), 'task')} changed**"
     yield ""
     yield "| task | baseline | candidate | |"
     yield "|---|---:|---:|---|"
@@ -124,7 +125,7 @@ def _consistency(artifact: Artifact) -> Iterable[str]:
             code(arm["arm"]),
             arm["score"],
             arm["range"],
-            arm["overlap"] or "–",
+            arm["overlap"] or MISSING,
             ", ".join(flaky) or "none",
         )
         yield f"| {' | '.join(cells)} |"
@@ -136,7 +137,7 @@ def _tasks(artifact: Artifact) -> Iterable[str]:
     listed = units(artifact)
     if not listed:
         return
-    yield f"<details><summary>All {_count(len(listed), 'task')}</summary>"
+    yield f"<details><summary>All {counted(len(listed), 'task')}</summary>"
     yield ""
     yield "| task | baseline | candidate | difference | notes |"
     yield "|---|---:|---:|---:|---|"
@@ -151,28 +152,23 @@ def _tasks(artifact: Artifact) -> Iterable[str]:
 
 def _task(unit: Unit, *, several: bool) -> str:
     name = code(unit.task) + (f" ({code(unit.model, 40)})" if several else "")
-    notes = [
-        note
-        for note, holds in (("failed", unit.failed), ("flaky", unit.flaky), ("errors", unit.has_errors))
-        if holds
-    ]
+    notes = [flag for flag in unit.flags if flag != "changed"]
     passed = " | ".join(_passed(side) for side in (unit.baseline, unit.candidate))
     return f"| {name} | {passed} | {shown(unit.difference, in_points)} | {', '.join(notes)} |"
 
 
 def _passed(side: TaskResult | None) -> str:
-    return f"{side.passes} of {side.judged}" if side and side.judged else "–"
+    return f"{side.passes} of {side.judged}" if side and side.judged else MISSING
 
 
 def _warnings(artifact: Artifact) -> Iterable[str]:
     said = [
         f"error in {escaped(arm, 40)}, {entry.count}×: {code(entry.message, 200)}"
-        for arm, messages in (artifact.errors or {}).items()
-        for entry in messages
+        for arm, entry in errors(artifact)
     ]
     said += [escaped(warning, 200) for warning in artifact.warnings]
     if said:
-        yield f"<details><summary>{_count(len(said), 'note')}</summary>"
+        yield f"<details><summary>{counted(len(said), 'note')}</summary>"
         yield ""
         yield from (f"- {one}" for one in said)
         yield ""
@@ -182,8 +178,4 @@ def _warnings(artifact: Artifact) -> Iterable[str]:
 
 def _size(artifact: Artifact) -> str:
     models = ", ".join(code(model) for model in artifact.models)
-    return f"{models}, {_count(artifact.pass_k, 'attempt')} each"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else noun + 's'}"
+    return f"{models}, {counted(artifact.pass_k, 'attempt')} each"

@@ -5,8 +5,7 @@ Text that came from a suite, a model or a judge is stripped to plain characters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -14,51 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregate.artifact import sentences
-from aggregate.artifact.model import ArmMetrics, Artifact, Bounds, CostRatio, RunsCompared, SideRates
-from aggregate.records.run_info import BASELINE
+from aggregate.artifact.model import Artifact, RunsCompared, SideRates
+from aggregate.report.source import ROWS, between, efficiency, errors, metrics
 from aggregate.text.formats import (
     MISSING,
     counted,
     in_points,
     level_text,
-    number,
     p_value,
     plain,
     points,
     rate,
-    seconds,
     shown,
-    signed,
-    times,
-    usd,
 )
 
 SHOWN_TASKS = 10
 _NAME = 40
 _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red", "skipped": "bold yellow"}
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One line of the result: a metric of both arms, and the field with their difference if there is one."""
-
-    label: str
-    metric: str
-    how: Callable[[float], str]
-    difference: str | None = None
-    difference_how: Callable[[float], str] = in_points
-
-
-ROWS: tuple[TableRow, ...] = (
-    TableRow("Tasks passed", "pass_rate", rate, "delta"),
-    TableRow("Attempts passed", "attempt_pass_rate", rate, "attempt_delta"),
-    TableRow("Mean score", "mean_score", number, "score_delta", signed),
-    TableRow("Points achieved", "mean_impl_rate", rate, "impl_rate_delta"),
-    TableRow("Cost per task", "mean_cost_per_task", usd),
-    TableRow("Cost of a pass", "cop", usd),
-    TableRow("Turns", "mean_trajectory_length", number),
-    TableRow("Model time", "mean_model_ms", seconds),
-)
 
 
 def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
@@ -129,102 +100,22 @@ def _headline(artifact: Artifact) -> Text:
 
 
 def _arms(artifact: Artifact) -> Table:
-    candidate, baseline = artifact.metrics_of(artifact.arm), artifact.metrics_of(BASELINE)
     table = _table("", "candidate", "baseline", "difference")
-    for row in ROWS:
-        values = (getattr(candidate, row.metric), getattr(baseline, row.metric))
-        if not _worth_showing(row, candidate, baseline):
-            continue
-        difference = getattr(artifact, row.difference) if row.difference else None
-        _add(
-            table,
-            _label(row, artifact),
-            *(shown(value, row.how) for value in values),
-            shown(difference, row.difference_how) if row.difference else "",
-        )
-        if row.difference == "attempt_delta":
-            _add_intervals(table, artifact)
-    _add(table, "Errors", *(_errors(arm) for arm in (candidate, baseline)), "")
-    return table
-
-
-def _worth_showing(row: TableRow, candidate: ArmMetrics, baseline: ArmMetrics) -> bool:
-    """Pass rates always; others when an arm has them; points only where they say more than the score."""
-    if row.metric in ("pass_rate", "attempt_pass_rate"):
-        return True
-    arms = (candidate, baseline)
-    if row.metric == "mean_impl_rate" and all(arm.mean_impl_rate == arm.mean_score for arm in arms):
-        return False
-    return any(getattr(arm, row.metric) is not None for arm in arms)
-
-
-def _add_intervals(table: Table, artifact: Artifact) -> None:
     interval = artifact.interval
-    if interval is None:
-        return
-    level = level_text(interval.level)
-    _add(table, f"  {level} interval, tasks like these", "", "", _between(interval.tasks_like_these))
-    _add(table, f"  {level} interval, exactly this suite", "", "", _between(interval.exactly_this_suite))
-
-
-def _between(bounds: Bounds | None) -> str:
-    if bounds is None or bounds.estimate is None:
-        return MISSING
-    return f"{points(bounds.low)} to {points(bounds.high)}"
-
-
-def _label(row: TableRow, artifact: Artifact) -> str:
-    several = row.metric == "pass_rate" and artifact.pass_k > 1
-    return f"{row.label} (any of {artifact.pass_k})" if several else row.label
-
-
-def _errors(arm: ArmMetrics) -> str:
-    return f"{arm.n_errors} of {arm.n}" if arm.n else MISSING
+    for label, before, after, difference in metrics(artifact, always=("pass_rate", "attempt_pass_rate")):
+        _add(table, label, after, before, difference)
+        if label == "Attempts passed" and interval:
+            level = level_text(interval.level)
+            _add(table, f"  {level} interval, tasks like these", "", "", between(interval.tasks_like_these))
+            _add(
+                table, f"  {level} interval, exactly this suite", "", "", between(interval.exactly_this_suite)
+            )
+    return table
 
 
 def _verdict(artifact: Artifact) -> Text:
     verdict = artifact.verdict
     return Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {plain(sentences.reason(artifact), 600)}")
-
-
-_MEASURES = {
-    "cost": "Cost",
-    "input_tokens": "Tokens in",
-    "output_tokens": "Tokens out",
-    "cache_read_tokens": "Cache reads",
-    "cache_write_tokens": "Cache writes",
-    "model_calls": "Model calls",
-    "model_seconds": "Model time",
-}
-
-
-def efficiency(artifact: Artifact) -> list[tuple[str, ...]]:
-    """Names of columns, then a row for each measure that has a ratio; empty where none has."""
-    block = artifact.efficiency
-    told = {name: one for name, one in block.all.items() if one.ratio is not None} if block else {}
-    if "model_calls" in told and told["model_calls"].ratio == 1:
-        del told["model_calls"]  # one call an attempt is how an API works, not what was found
-    if block is None or not told:
-        return []
-    same = all(block.both_passed[name] == one for name, one in told.items())
-    (level,) = {level_text(one.level) for one in told.values()}
-    names = (f"{level} intervals", "candidate / baseline", "totals", "tasks", "both passed")
-    rows: list[tuple[str, ...]] = [names]
-    for name, one in told.items():
-        totals, passed = shown(one.ratio_of_totals, times), _times(block.both_passed[name])
-        rows.append((_MEASURES[name], _times(one), totals, _of_tasks(one), passed))
-    return [row[:-1] for row in rows] if same else rows
-
-
-def _times(measure: CostRatio) -> str:
-    bounds = f" ({sentences.between(measure)})" if measure.low is not None else ""
-    return shown(measure.ratio, times) + bounds
-
-
-def _of_tasks(measure: CostRatio) -> str:
-    """How many tasks a ratio rests on, and of how many where some had only zeros or no number."""
-    n, everything = measure.n_tasks, measure.n_all
-    return f"{n} of {everything}" if n < everything else str(n)
 
 
 def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
@@ -282,9 +173,8 @@ def _notes(artifact: Artifact) -> Iterable[RenderableType]:
             yield _text(sentence)
     yield from map(_text, _flaky(artifact))
     yield _text(sentences.spending(artifact))
-    for arm, messages in (artifact.errors or {}).items():
-        for entry in messages:
-            yield _text(f"Error in {arm}, {entry.count}×: {plain(entry.message, 200)}", "red")
+    for arm, entry in errors(artifact):
+        yield _text(f"Error in {arm}, {entry.count}×: {plain(entry.message, 200)}", "red")
     if artifact.n_dropped:
         dropped = ", ".join(plain(pair.task_id, _NAME) for pair in artifact.dropped_pairs[:SHOWN_TASKS])
         yield _text(f"Dropped pairs (not judged in both arms): {artifact.n_dropped}: {dropped}", "yellow")
@@ -316,7 +206,7 @@ def _candidates(artifacts: Sequence[Artifact]) -> Table:
             plain(artifact.candidate_id or artifact.arm, 24),
             shown(artifact.execution_pass_rate, rate),
             shown(artifact.delta, points),
-            _between(interval.tasks_like_these if interval else None),
+            between(interval.tasks_like_these if interval else None),
             shown(artifact.p_value_adjusted, p_value),
             Text(artifact.verdict, _STYLES[artifact.verdict]),
             artifact.decision or MISSING,
