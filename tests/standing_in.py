@@ -43,6 +43,9 @@ class Provider:
     def script(self, *replies: dict[str, Any]) -> None:
         self._ask("/_script", json.dumps(replies).encode())
 
+    def forget(self) -> None:
+        self._ask("/_forget", b"[]")
+
     def asked(self) -> list[dict[str, Any]]:
         return [one for one in self._ask("/_requests") if "count_tokens" not in one["path"]]
 

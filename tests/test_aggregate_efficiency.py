@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import a_record, both_arms, built
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
@@ -100,6 +100,7 @@ def test_one_task_has_a_ratio_and_no_interval():
     assert sentences.efficiency(built(halved(1))) == "0.50 times the cost (one task has no interval)."
 
 
+@settings(max_examples=25)
 @given(st.lists(st.tuples(positive, positive), min_size=2, max_size=12))
 def test_swapping_the_arms_inverts_the_ratio_and_its_bounds(pairs: list[tuple[float, float]]):
     mine = {f"t{number}": [one] for number, (one, _) in enumerate(pairs)}
@@ -112,6 +113,7 @@ def test_swapping_the_arms_inverts_the_ratio_and_its_bounds(pairs: list[tuple[fl
     assert forth["low"] <= forth["ratio"] <= forth["high"]
 
 
+@settings(max_examples=25)
 @given(st.lists(st.tuples(positive, positive), min_size=2, max_size=8), st.sampled_from([0.01, 3.7, 1000.0]))
 def test_another_currency_changes_nothing(pairs: list[tuple[float, float]], rate: float):
     def of(factor: float) -> dict[str, Any]:

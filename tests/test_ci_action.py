@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import warm
 import yaml
 from running import a_suite
 
@@ -97,10 +98,10 @@ class Runner:
 def tools(folder: Path) -> None:
     """`uplift` and `python` on the PATH, as an installation would put them there."""
     folder.mkdir(exist_ok=True)
-    for name, words in {"uplift": '-P -m producer.cli "$@"', "python": '"$@"'}.items():
-        tool = folder / name
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
-        tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    warm.program(folder)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
 
 
 def a_runner(folder: Path, **inputs: str) -> Runner:

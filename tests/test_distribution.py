@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -33,12 +34,13 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def build(tracked, tmp_path_factory):
-    """Build something from a fresh checkout, as a release does; returns the file."""
+    """Build something from a fresh checkout, as a release does, each kind once; returns the file."""
     source = tmp_path_factory.mktemp("source")
     for name in tracked:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(HERE / name, source / name)
 
+    @cache
     def make(kind):
         into = tmp_path_factory.mktemp(kind)
         code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"

@@ -12,7 +12,6 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import get_args
 
 import pytest
 import typer
+import warm
 import yaml
 from doc_blocks import COMMANDS, PAGES, ROOT, Block, anchors, blocks, links, named_commands, prose
 from pydantic import BaseModel
@@ -47,7 +47,7 @@ for given; do
   case $given in RUN) given=$(word 1) ;; EARLIER) given=$(word 2) ;; esac
   set -- "$@" "$given"
 done
-exec "@python@" -P -m producer.cli "$@"
+exec @uplift@ "$@"
 """
 
 
@@ -371,7 +371,8 @@ def a_newcomers_folder(folder: Path) -> Path:
     (home / "evals").mkdir()
     one = {"id": 1, "prompt": "Sum up the file.", "expectations": ["It is one sentence."]}
     (home / "evals" / "evals.json").write_text(json.dumps({"skill_name": "summary", "evals": [one]}))
+    (folder / "warm").mkdir()
     tool = tools / "uplift"
-    tool.write_text(TOOL.replace("@python@", sys.executable))
+    tool.write_text(TOOL.replace("@uplift@", str(warm.program(folder / "warm"))))
     tool.chmod(0o755)
     return outputs

@@ -86,14 +86,15 @@ def test_killing_a_worker_mid_run_loses_nothing_and_counts_nothing_twice(
 
 
 def test_a_worker_told_to_stop_hands_its_attempts_back_at_once(valkey, client, short_tmp, eventually):
-    suite = a_suite(short_tmp, 4)
+    suite, model, go_on = a_suite(short_tmp, 4), *a_waiting_program(short_tmp)
     with worker(valkey, short_tmp, UPLIFT_DRAIN_SECONDS="1") as leaving:
-        run_id = submit(suite, valkey, "--model", "sim:latency=3")
+        run_id = submit(suite, valkey, *model)
         eventually(lambda: client.zcard(Keys(run_id).claims) == 8)
         leaving.terminate()
-        leaving.communicate(timeout=20)
+        leaving.communicate(timeout=60)
     assert leaving.returncode == 0
     assert client.zcard(Keys(run_id).claims) == 0
+    go_on.touch()
     with worker(valkey, short_tmp):
         assert watch(run_id, valkey, short_tmp).code in (0, 1)
     assert [record.deliveries for record in records_of(client, run_id)] == [1] * 8
@@ -109,16 +110,30 @@ def a_program(folder, text):
     return ("--config", config, "--model", "command:program")
 
 
+def a_waiting_program(folder):
+    """The same for one that answers once a file is there, which no sandbox hides; returns the words and that file."""
+    go_on = folder / "go-on"
+    words = a_program(folder, f"cat > /dev/null; until [ -e {go_on} ]; do sleep 0.2; done; echo word1")
+    return (*words, "--sandbox", "off"), go_on
+
+
+def programs(folder):
+    """The programs of this test that are still there."""
+    return [words for words in processes_below(folder) if "program.sh" in words]
+
+
 def test_a_run_of_programs_outlives_a_server_that_cannot_save_for_a_while(
     valkey, client, short_tmp, eventually
 ):
-    model = a_program(short_tmp, "cat > /dev/null; sleep 1; echo word1")
+    model, go_on = a_waiting_program(short_tmp)
     with worker(valkey, short_tmp, **QUICK):
         run_id = submit(a_suite(short_tmp, 4), valkey, *model)
-        eventually(lambda: client.zcard(Keys(run_id).claims) == 8)
+        eventually(lambda: len(programs(short_tmp)) >= 8)
         with refusing_writes(client, short_tmp):
-            time.sleep(2.5)  # all programs end meanwhile
-        eventually(lambda: client.hlen(Keys(run_id).records) == 8, 30)
+            go_on.touch()
+            eventually(lambda: not programs(short_tmp))
+            time.sleep(1)  # their ends are to be stored, which is refused
+        eventually(lambda: client.hlen(Keys(run_id).records) == 8)
         assert watch(run_id, valkey, short_tmp).code in (0, 1)
     assert {record.outcome for record in records_of(client, run_id)} == {"passed", "failed"}
 
@@ -129,10 +144,10 @@ def test_a_worker_that_is_starting_programs_leaves_when_it_is_told_to(valkey, cl
         run_id = submit(a_suite(short_tmp, 400), valkey, *model)
         eventually(lambda: client.zcard(Keys(run_id).claims) >= 30)
         leaving.terminate()
-        leaving.communicate(timeout=30)
+        leaving.communicate(timeout=60)
     assert leaving.returncode == 0
     assert client.zcard(Keys(run_id).claims) == 0
-    eventually(lambda: not [words for words in processes_below(short_tmp) if "program.sh" in words], 20)
+    eventually(lambda: not programs(short_tmp))
 
 
 def test_half_a_character_in_an_output_is_judged_like_any_other(valkey, client, short_tmp):

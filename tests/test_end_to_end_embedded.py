@@ -5,8 +5,7 @@ import json
 import os
 import signal
 import tempfile
-import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -64,8 +63,9 @@ def wait_until(folder, eventually, holds):
         served = [place for place in (folder / "state" / "embedded").glob("*") if address(place)]
         if not served:
             return False
-        with closing(redis.Redis.from_url(address(served[0]))) as client:
+        with closing(redis.Redis.from_url(address(served[0]))) as client, suppress(redis.ConnectionError):
             return holds(Store(client).progress(served[0].name))
+        return False  # it does not listen yet
 
     eventually(reached)
     return run_id_of(folder)
@@ -185,10 +185,10 @@ def test_a_second_interrupt_ends_the_command_at_once(folder, eventually):
     status = uplift("status", run_id, "--state-root", folder / "state", "--json", cwd=folder)
     assert status.line["in_flight"]
     process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    assert process.poll() is None  # still waiting for the attempts in flight
+    assert any("waiting for those in flight" in line for line in process.stderr)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     eventually(lambda: not processes_below(folder))
 
@@ -207,8 +207,10 @@ def test_a_detached_run_is_finished_by_its_supervisor_and_can_be_watched(folder)
 
 def test_a_detached_run_can_be_cancelled_and_then_resumed_to_its_end(folder, eventually):
     suite = a_suite(folder, 20)
-    model = "sim:latency=0.2,baseline=1,candidate=1"
-    begun = uplift(*standalone(suite, "--model", model, "--in-flight", "2", "--detach"), cwd=folder)
+    model = (
+        "sim:latency=1.5,baseline=1,candidate=1"  # ten seconds in all: it must not end before it is cancelled
+    )
+    begun = uplift(*standalone(suite, "--model", model, "--in-flight", "6", "--detach"), cwd=folder)
     run_id = begun.out.strip()
     wait_for_records(folder, eventually, 2)
     cancelled = uplift("cancel", run_id, "--state-root", folder / "state", cwd=folder)

@@ -28,7 +28,7 @@ def test_a_small_run_behind_a_big_one_finishes_long_before_it(valkey, client, sh
 
 
 def test_a_run_of_high_priority_is_taken_before_the_others(valkey, client, short_tmp, eventually):
-    low = submit(a_suite(short_tmp / "low", 200), valkey, "--model", "sim:latency=0.1", "--priority", "low")
+    low = submit(a_suite(short_tmp / "low", 200), valkey, "--model", "sim:latency=1", "--priority", "low")
     high = submit(a_suite(short_tmp / "high", 50), valkey, "--model", "sim:latency=0.1", "--priority", "high")
     with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="5"):
         eventually(lambda: client.hlen(Keys(high).records) == 100)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from conftest import start_server
 from running import Ended, a_suite, standalone, start_uplift, the_artifact, uplift, worker
 from standing_in import Provider, provider_process
 
@@ -61,43 +62,72 @@ def lead(arms: list[str]) -> int:
     return most
 
 
+@pytest.fixture(scope="module")
+def broker_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Provider]]:
+    """A server with two workers, and the provider that both ask."""
+    folder = tmp_path_factory.mktemp("b")
+    process, url = start_server(folder)
+    try:
+        with (
+            provider_process() as asked,
+            worker(url, folder, **keys(asked)),
+            worker(url, folder, **keys(asked)),
+        ):
+            yield url, asked
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def two_workers(broker_of_two: tuple[str, Provider]) -> tuple[str, Provider]:
+    """The same as if nothing had been asked yet: limits hold over runs, for a minute."""
+    url, asked = broker_of_two
+    with redis.Redis.from_url(url) as client:
+        client.delete("none", *client.keys("uplift:limits:*"))
+    asked.forget()
+    asked.script(USAGE)
+    return broker_of_two
+
+
+@pytest.mark.xdist_group("two-workers")
 def test_two_workers_together_stay_within_the_rate_and_both_arms_progress_evenly(
-    valkey: str, short_tmp: Path, provider: Provider
+    two_workers: tuple[str, Provider], short_tmp: Path
 ) -> None:
-    suite = a_suite(short_tmp, 40)
-    with worker(valkey, short_tmp, **keys(provider)), worker(valkey, short_tmp, **keys(provider)):
-        words = standalone(suite, "--broker", valkey, "--model", MODEL, "--rpm", "600")
-        ended = uplift(*words, cwd=short_tmp)
+    broker, provider = two_workers
+    words = standalone(a_suite(short_tmp, 40), "--broker", broker, "--model", MODEL, "--rpm", "600")
+    ended = uplift(*words, cwd=short_tmp)
     assert ended.code == 0, ended.err
     came = arrivals(provider)
     times = [at for at, _ in came]
     assert len(came) == 80
-    # Ten calls a second. A call may reach the stand-in up to a second after its turn: so many more may meet.
-    assert most_within(times, 3.0) <= 30 + 1 + 10
-    assert times[-1] - times[0] >= 79 * 0.1 - 1
+    # Ten calls a second. A call may reach the stand-in up to two seconds after its turn: so many more may meet.
+    assert most_within(times, 3.0) <= 30 + 1 + 20
+    assert times[-1] - times[0] >= 79 * 0.1 - 2
     # One arm after the other would be 40; calls that come late on a busy machine change places.
     assert lead([arm for _, arm in came]) <= 20
     assert len(the_artifact(short_tmp)["environment"]["workers"]) == 2
 
 
-def test_sixty_a_minute_is_one_a_second(valkey: str, short_tmp: Path, provider: Provider) -> None:
-    suite = a_suite(short_tmp, 4)
-    with worker(valkey, short_tmp, **keys(provider)), worker(valkey, short_tmp, **keys(provider)):
-        uplift(*standalone(suite, "--broker", valkey, "--model", MODEL, "--rpm", "60"), cwd=short_tmp)
+@pytest.mark.xdist_group("two-workers")
+def test_sixty_a_minute_is_one_a_second(two_workers: tuple[str, Provider], short_tmp: Path) -> None:
+    broker, provider = two_workers
+    words = standalone(a_suite(short_tmp, 4), "--broker", broker, "--model", MODEL, "--rpm", "60")
+    uplift(*words, cwd=short_tmp)
     times = [at for at, _ in arrivals(provider)]
     assert len(times) == 8
-    # The first may have come up to a second late.
-    assert all(at - times[0] >= number - 1 for number, at in enumerate(times))
+    # The first may have come up to two seconds late.
+    assert all(at - times[0] >= number - 2 for number, at in enumerate(times))
 
 
+@pytest.mark.xdist_group("two-workers")
 def test_two_workers_together_stay_within_the_calls_in_flight(
-    valkey: str, short_tmp: Path, provider: Provider
+    two_workers: tuple[str, Provider], short_tmp: Path
 ) -> None:
+    broker, provider = two_workers
     provider.script({**USAGE, "latency": 0.2})
-    suite = a_suite(short_tmp, 12)
-    with worker(valkey, short_tmp, **keys(provider)), worker(valkey, short_tmp, **keys(provider)):
-        words = standalone(suite, "--broker", valkey, "--model", MODEL, "--max-in-flight", "3")
-        uplift(*words, cwd=short_tmp)
+    words = standalone(a_suite(short_tmp, 12), "--broker", broker, "--model", MODEL, "--max-in-flight", "3")
+    uplift(*words, cwd=short_tmp)
     calls = [(one["at"], one["answered"]) for one in provider.asked()]
     assert len(calls) == 24
     # Some machines' clocks step back by milliseconds: one call's end may seem to come after the next one's start.
@@ -109,7 +139,7 @@ def test_a_wrong_key_ends_the_run_after_a_few_attempts_with_one_message_and_it_c
     tmp_path: Path, provider: Provider
 ) -> None:
     provider.script({"status": 401, "message": "invalid x-api-key"})
-    ended = evaluate(tmp_path, provider, "--in-flight", "4", tasks=100)
+    ended = evaluate(tmp_path, provider, "--in-flight", "4", tasks=20)
     assert ended.code == 3
     assert ended.line["verdict"] == "error"
     made = the_artifact(tmp_path)
@@ -158,7 +188,7 @@ def test_a_budget_stops_new_attempts_and_the_overshoot_is_bounded_and_stated(
     # Answers are longer than allowed here, so that each attempt costs more than was reserved for it.
     reserved, budget = 100 * 15 / 1e6, 0.008
     flags = ("--budget-usd", str(budget), "--param", "max_tokens=100", "--in-flight", "4")
-    ended = evaluate(tmp_path, provider, *flags, tasks=20)
+    ended = evaluate(tmp_path, provider, *flags, tasks=8)
     made = the_artifact(tmp_path)
     assert (ended.code, made["status"], made["verdict"]) == (3, "over_budget", "error")
     spent = made["cost"]["spent_usd"]
@@ -181,8 +211,8 @@ def test_a_budget_stops_new_attempts_and_the_overshoot_is_bounded_and_stated(
     assert resume("--budget-usd", "1").code == 0
     made = the_artifact(tmp_path)
     assert (made["status"], made["cost"]["budget_usd"]) == ("finished", 1)
-    assert len(provider.asked()) == 2 * 20
-    assert made["cost"]["spent_usd"] == pytest.approx(2 * 20 * COST, abs=1e-6)
+    assert len(provider.asked()) == 2 * 8
+    assert made["cost"]["spent_usd"] == pytest.approx(2 * 8 * COST, abs=1e-6)
 
 
 def test_a_generous_budget_is_not_used_up_by_what_is_only_reserved(

@@ -201,7 +201,7 @@ async def test_a_fork_bomb_stays_small_and_ends(tmp_path: Path, way: Way) -> Non
         """,
     )
 
-    judgment = await judged(suite, way, seconds=2)
+    judgment = await judged(suite, way, seconds=1)
 
     assert_failed(judgment)
     assert "timed out" in judgment.details or "memory" in judgment.details

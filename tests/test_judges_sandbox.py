@@ -102,7 +102,7 @@ async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(settin
 
 
 async def test_time_is_up_when_it_is_up(setting: Sandbox) -> None:
-    result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=2)
+    result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=4)
 
     assert (result.ending, result.exit_code, result.error) == ("timeout", None, None)
     assert result.output == b"begun\n"
@@ -138,9 +138,9 @@ async def test_memory_of_all_processes_together_is_bounded(setting: Sandbox) -> 
 async def test_processor_time_is_bounded_for_processes_that_outlive_their_parent_too(
     setting: Sandbox,
 ) -> None:
-    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0] <= 2 * (os.cpu_count()) + 1)"
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0] <= 20 * (os.cpu_count()) + 1)"
 
-    result = await python("import os\n" + code, setting, seconds=2)
+    result = await python("import os\n" + code, setting, seconds=20)
 
     assert result.output == b"True\n"
 
@@ -177,7 +177,7 @@ async def test_no_more_commands_run_at_once_than_there_are_cores(setting: Sandbo
     cores = os.cpu_count() or 1
     marker = f"turn-{os.getpid()}-{setting}"
     tasks = [
-        asyncio.create_task(python(f"import time; time.sleep(0.3) # {marker}", setting))
+        asyncio.create_task(python(f"import time; time.sleep(1) # {marker}", setting))
         for _ in range(cores + 2)
     ]
     most = 0

@@ -4,11 +4,11 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[import-untyped]  # the same
 from jsonschema import Draft7Validator
@@ -254,8 +254,7 @@ def step(folder: Path, name: str, env: dict[str, str]) -> "subprocess.CompletedP
     (script,) = [one["run"] for one in job["steps"] if one.get("name") == name]
     tools = folder.parent / "tools"
     tools.mkdir(exist_ok=True)
-    (tools / "uplift").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m producer.cli "$@"\n')
-    (tools / "uplift").chmod(0o755)
+    warm.program(tools)
     return subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=folder,

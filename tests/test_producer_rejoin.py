@@ -27,7 +27,7 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
     short_tmp, eventually, command
 ):
     suite = a_suite(short_tmp, 10)
-    words = standalone(suite, "--model", "sim:latency=0.5", "--in-flight", "4", "--detach")
+    words = standalone(suite, "--model", "sim:latency=2", "--in-flight", "4", "--detach")
     run_id = uplift(*words, cwd=short_tmp).out.strip()
     places = Places(short_tmp / "state")
     state = redis.Redis.from_url(private_server.address(places.embedded(run_id)))
@@ -144,7 +144,7 @@ def test_what_a_run_left_that_was_killed_before_it_was_submitted_is_no_run(tmp_p
 
 def test_a_cancelled_run_that_goes_on_is_told_as_running_and_can_be_cancelled_again(short_tmp, eventually):
     suite, places = a_suite(short_tmp, 10), Places(short_tmp / "state")
-    words = standalone(suite, "--model", "sim:latency=0.4", "--in-flight", "1", "--detach")
+    words = standalone(suite, "--model", "sim:latency=0.8", "--in-flight", "1", "--detach")
     run_id = uplift(*words, cwd=short_tmp).out.strip()
     here = (run_id, "--state-root", places.root)
     assert uplift("cancel", *here, cwd=short_tmp).code == 3
@@ -237,7 +237,7 @@ def test_deleting_a_run_that_is_over_waits_for_its_owner_to_leave(leaving):
 
 def test_a_watcher_joins_whoever_has_taken_the_run_over(short_tmp, eventually):
     suite, places = a_suite(short_tmp, 8), Places(short_tmp / "state")
-    words = standalone(suite, "--model", "sim:latency=0.4,baseline=1,candidate=1", "--in-flight", "1")
+    words = standalone(suite, "--model", "sim:latency=1,baseline=1,candidate=1", "--in-flight", "1")
     owner = start_uplift(*words, cwd=short_tmp)
     eventually(lambda: any(row.done for row in run_list.rows(places, None)))
     (run_id,) = places.run_ids("embedded")

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,18 +51,18 @@ def test_what_a_child_says_and_how_it_ended_are_told(valkey, client):
 
 
 class Slow:
-    """Stands for the consumer, at work on a run for a while."""
+    """Stands for the consumer, at work on a run until the test lets it end."""
 
     should_stop = False
 
     def __init__(self):
-        self.begun = threading.Event()
+        self.begun, self.may_end = threading.Event(), threading.Event()
         self.ended = False
 
     def insist(self):
         Finisher.busy.set()
         self.begun.set()
-        time.sleep(0.3)
+        self.may_end.wait()
         self.ended = True
         Finisher.busy.clear()
 
@@ -75,6 +74,9 @@ def test_a_worker_that_is_stopped_ends_the_run_that_it_is_finishing(way, waits):
     step._consumer = consumer
     step._thread.start()
     consumer.begun.wait()
+    if waits:  # a stop that does not wait returns long before this
+        threading.Timer(0.3, consumer.may_end.set).start()
     getattr(step, way)(worker)
     assert (consumer.should_stop, consumer.ended) == (True, waits)
+    consumer.may_end.set()
     step._thread.join()

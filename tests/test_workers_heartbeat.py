@@ -385,7 +385,7 @@ def test_a_stopped_clock_is_no_hang(valkey):
         "from workers.process import heartbeat\nfrom workers.store.messages import ProcessSettings\n"
         "heartbeat.SILENT_BEATS, heartbeat.SHORTEST_SILENCE = 3, 0.0\n"
         "class Holder:\n"
-        f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=0.4, visibility_seconds=0.4)\n"
+        f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=2, visibility_seconds=2)\n"
         "    held = about = lambda self: {}\n"
         "loop = asyncio.new_event_loop()\n"
         "threading.Thread(target=loop.run_forever, daemon=True).start()\n"
@@ -395,7 +395,7 @@ def test_a_stopped_clock_is_no_hang(valkey):
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGSTOP)
-    time.sleep(2)
+    time.sleep(2.5)  # more than the three beats that may go unanswered
     process.send_signal(signal.SIGCONT)
     process.stdin.close()
     assert process.wait(timeout=20) == 0

@@ -123,11 +123,17 @@ def test_a_run_under_way_is_told_from_the_inside(valkey, client, short_tmp, even
         eventually(lambda: client.zcard("uplift:runs") and client.keys("uplift:*:beat:*"))
         run_id = client.zrange("uplift:runs", 0, 0)[0].decode()
 
-        def standing():
-            return uplift("status", run_id, *here, "--json", cwd=short_tmp).line
+        facts = {}
 
-        eventually(lambda: (now := standing())["done"] >= 4 and now["slowest"] and now["seconds_left"])
-        facts = standing()
+        def stands_well():
+            """Between two attempts there may be three in flight for a moment."""
+            facts.update(uplift("status", run_id, *here, "--json", cwd=short_tmp).line)
+            return (
+                all(facts[name] for name in ("slowest", "seconds_left"))
+                and facts["in_flight"] == 4 <= facts["done"]
+            )
+
+        eventually(stands_well)
         table = uplift("status", run_id, *here, cwd=short_tmp, env={"COLUMNS": "80"})
         cancelled = uplift("cancel", run_id, *here, cwd=short_tmp)
         run.communicate(timeout=60)

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 from standing_in import Asked, Reply, StandIn, standing_in
 
@@ -30,6 +28,7 @@ from workers.models.model import (
 from workers.store.messages import ModelSettings, Price
 
 KEY = "sk-canary-0123456789"
+pytestmark = pytest.mark.xdist_group("vendors")  # loading their SDKs takes seconds: once, in one process
 BOTH = pytest.mark.parametrize("kind", ["anthropic", "openai"])
 
 
@@ -335,6 +334,9 @@ async def test_a_storm_of_429_and_500_is_waited_out_as_the_server_asks(kind: str
 
 
 async def test_the_stand_in_streams_as_both_sdks_expect() -> None:
+    import anthropic
+    import openai
+
     reply = Reply(text="piece by piece", input_tokens=7, output_tokens=3)
     async with standing_in(reply) as stand_in:
         async with anthropic.AsyncAnthropic(base_url=stand_in.url) as client:

@@ -15,6 +15,7 @@ import json
 import os
 import pkgutil
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -61,6 +62,37 @@ def _ended(told: int, words: list[str], timeout: float) -> int:
                 os.killpg(pid, signal.SIGKILL)
             raise subprocess.TimeoutExpired(words, timeout)
         return int(lines.readline())
+
+
+# A program that asks for a fork as `run` does, passes signals on to it and ends as it ends.
+_PROGRAM = """\
+import json, os, signal, socket, sys
+told, tell = os.pipe()
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+    asked.connect({address!r})
+    request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    socket.send_fds(asked, [request], [1, 2, tell])
+os.close(tell)
+with os.fdopen(told) as lines:
+    pid = int(lines.readline())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = int(lines.readline())
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def program(folder: Path) -> Path:
+    """Write an `uplift` for scripts into a folder that goes on their PATH; its input is empty."""
+    path = folder / "uplift"
+    words = [sys.executable, "-P", "-m", "producer.cli"]
+    if sys.platform == "linux":
+        script = folder / ".uplift.py"
+        script.write_text(_PROGRAM.format(address=_forking()))
+        words = [sys.executable, "-I", "-S", str(script)]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 @cache
@@ -117,6 +149,11 @@ def _become(request: tuple[list[str], str, dict[str, str]], out: int, err: int, 
     for given, standard in ((out, 1), (err, 2)):
         os.dup2(given, standard)
         os.close(given)
+    # Those that this process began with may not have been pipes.
+    for name, standard, buffering in (("stdout", 1, -1), ("stderr", 2, 1)):
+        was = getattr(sys, name)
+        stream = os.fdopen(standard, "w", buffering, was.encoding, was.errors, closefd=False)
+        setattr(sys, name, stream)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
