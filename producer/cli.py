@@ -22,23 +22,20 @@ def explain(problem: BaseException) -> tuple[str, int] | None:
     """The line to print and the exit code; None for what nobody foresaw, which deserves its traceback."""
     import redis
 
-    if isinstance(problem, UpliftError):
-        return str(problem), problem.exit_code
-    if isinstance(problem, redis.AuthenticationError):
-        return (
-            f"the broker refuses the password ({problem}); check the one in --broker or UPLIFT_BROKER",
-            INFRASTRUCTURE,
-        )
-    if isinstance(problem, redis.ConnectionError | redis.TimeoutError):
-        return (
-            f"the broker cannot be reached ({problem}); is it running, and is its address right?",
-            INFRASTRUCTURE,
-        )
-    if isinstance(problem, redis.RedisError):
-        return f"the broker refused a command ({problem})", INFRASTRUCTURE
-    if isinstance(problem, OSError) and problem.filename is not None:
-        return f"{problem.filename}: {problem.strerror}", INFRASTRUCTURE
-    return None
+    match problem:
+        case UpliftError():
+            return str(problem), problem.exit_code
+        case redis.AuthenticationError():
+            text = f"the broker refuses the password ({problem}); check the one in --broker or UPLIFT_BROKER"
+        case redis.ConnectionError() | redis.TimeoutError():
+            text = f"the broker cannot be reached ({problem}); is it running, and is its address right?"
+        case redis.RedisError():
+            text = f"the broker refused a command ({problem})"
+        case OSError() if problem.filename is not None:
+            text = f"{problem.filename}: {problem.strerror}"
+        case _:
+            return None
+    return text, INFRASTRUCTURE
 
 
 app = typer.Typer(

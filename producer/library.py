@@ -97,7 +97,8 @@ async def aevaluate(
     _check_keywords(options)
     loop = asyncio.get_running_loop()
     cancelled = threading.Event()
-    on_loop = {**options, **_on_loop(options, loop)}
+    shown = ("on_progress", "on_message")
+    on_loop = {name: _on_loop(callback, loop) for name, callback in options.items() if name in shown}
     stop = StopNow(cancelled, options.get("stop", _never))
     # A thread of its own: it must outlive the private server, which the kernel ends with the thread that started it.
     thread = ThreadPoolExecutor(1, "uplift-evaluate")
@@ -141,7 +142,7 @@ def _plan(
     return plan if blessed is None else with_baseline(plan, blessed)
 
 
-def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
+def _run(plan: Plan, callbacks: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
     from producer.runs import evaluate as evaluation
     from workers.store.keys import checked_broker
 
@@ -149,7 +150,7 @@ def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Re
     where = evaluation.RunContext(
         places,
         checked_broker(url, insecure=plan.options.insecure) if url else None,
-        _Callbacks(options),
+        _Callbacks(callbacks),
         plan.options.private_worker,
         stop=stop,
     )
@@ -184,9 +185,9 @@ def _result(artifact: Artifact, places: Places) -> Result:
 class _Callbacks(Quiet):
     """A display that hands views and messages to the caller's functions, where there are any."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._on_progress = options.get("on_progress")
-        self._on_message = options.get("on_message")
+    def __init__(self, callbacks: Mapping[str, Any]) -> None:
+        self._on_progress = callbacks.get("on_progress")
+        self._on_message = callbacks.get("on_message")
 
     def show(self, view: View) -> None:
         if self._on_progress is not None:
@@ -217,17 +218,14 @@ class StopNow:
         return True
 
 
-def _on_loop(options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[Any], None]]:
-    """The callbacks among the options, to be called from any thread and run on the event loop."""
+def _on_loop(callback: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
+    """The callback, to be called from any thread and run on the event loop."""
 
-    def there(callback: Callable[[Any], None]) -> Callable[[Any], None]:
-        def call(value: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(callback, value)
+    def call(value: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(callback, value)
 
-        return call
-
-    return {name: there(options[name]) for name in ("on_progress", "on_message") if name in options}
+    return call
 
 
 def _never() -> bool:
