@@ -194,6 +194,16 @@ def test_a_cost_gate_is_handed_on_and_closes_the_job(short_tmp):
     assert (gate.returncode, "verdict pass" in gate.stdout, "exit code 3" in gate.stdout) == (3, True, True)
 
 
+def test_every_job_of_ours_fails_on_harm_only_unless_it_is_told_otherwise():
+    """A verdict counts a single attempt that was lost: a healthy skill would fail every few pull requests."""
+    new = files("producer").joinpath("templates", "workflow.yml").read_text()
+    (documented,) = [text for _, text in BLOCKS if "uplift evaluate" in text and "--gate " in text]
+    for words in (new, documented):
+        assert re.findall("--gate (\\S+)", words) == ["regression"]
+    assert ACTION["inputs"]["gate"]["default"] == "regression"
+    assert '--gate "$GATE"' in STEPS["Evaluate"]["run"]
+
+
 @pytest.mark.slow
 def test_a_worse_skill_fails_only_at_the_gate(short_tmp):
     runner = a_runner(short_tmp, model="sim:baseline=1,candidate=0", cache="false")

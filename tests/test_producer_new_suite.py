@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -242,7 +243,8 @@ def test_a_copy_that_nobody_else_can_get_leaves_one_line_to_fill_in_and_says_so(
     source, out = the_source(tmp_path, None if how == "index" else came_from)
     assert source == ""
     assert "fill in UPLIFT in .github/workflows/uplift.yml" in out
-    assert (tmp_path / "my-skill" / new_suite.WORKFLOW).read_text().count("FILL IN") == 1
+    (marked,) = re.findall("FILL IN.*", (tmp_path / "my-skill" / new_suite.WORKFLOW).read_text())
+    assert "skill-uplift[anthropic] @ " in marked, "without that extra the job could not ask its model"
     installing = step(tmp_path / "my-skill", "Install", {"UPLIFT": ""})
     assert installing.returncode == 1
     assert "::error::" in installing.stdout

@@ -185,6 +185,12 @@ def test_a_cost_that_nobody_knows_is_not_said_to_be_nothing(costs, spent, said):
     assert said in in_one_line(printed(records, spent_usd=spent))
 
 
+def test_an_error_that_nobody_billed_makes_no_cost_unknown():
+    records = [*both_arms({"t": "p"}, {"t": "p"}, completion={"cost_usd": 0.0}), *both_arms({"u": "e"}, {})]
+    assert sentences.spending(built(records, spent_usd=0.0)) == "Spent $0."
+    assert sentences.spending(built(both_arms({"u": "e"}, {}), spent_usd=0.0)) == "Spent $0."
+
+
 def test_a_simulated_or_mocked_model_is_never_taken_for_a_real_one():
     for model in ("sim", "sim:candidate=0.9", "mock"):
         text = in_one_line(printed(both_arms({"a": "p"}, {"a": "p"}, model=model)))

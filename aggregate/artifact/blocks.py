@@ -69,9 +69,11 @@ def costs_block(
 
 
 def _bill(info: RunInfo, attempts: pd.DataFrame) -> float:
-    """What the run counted; NaN where it counted nothing only because nobody knows what its attempts cost."""
-    counted = info.spent_usd is not None and (info.spent_usd or info.assumed_usd or not len(attempts))
-    return float(info.spent_usd or 0.0) if counted else spent(attempts)
+    """What the run counted; NaN where it counted nothing only because nobody knows what its answers cost."""
+    if info.spent_usd is None:
+        return spent(attempts)
+    answers = attempts[attempts["judged"]]  # what failed may have been for nothing
+    return info.spent_usd if info.spent_usd or info.assumed_usd or answers.empty else spent(answers)
 
 
 def extra(both: pd.DataFrame, attempt_delta: float | None) -> dict[str, Any]:

@@ -261,7 +261,10 @@ def spending(artifact: Artifact) -> str:
     cost = artifact.cost or RunCost()
     if cost.spent_usd is None:
         return "What it cost is not known."
-    unknown = any(arm.n_cost_known < arm.n for arm in cost.by_arm.values())
+    outcomes = artifact.attempts.by_arm if artifact.attempts else {}
+    unknown = any(
+        arm.n_cost_known < arm.n - outcomes.get(name, {}).get("error", 0) for name, arm in cost.by_arm.items()
+    )
     said = f"Spent {'at least ' if unknown and not cost.assumed_usd else ''}{usd(cost.spent_usd)}"
     if cost.wasted_usd:
         said += f", of it {usd(cost.wasted_usd)} on {counted(cost.wasted_attempts, 'repeated attempt')}"

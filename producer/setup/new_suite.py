@@ -87,7 +87,10 @@ _FIXTURES = ("input.txt", "good_summary.txt", "test_summary.py")
 _DEFAULT_DESCRIPTION = "say what the skill is for"
 _LONGEST_DESCRIPTION = 200
 _INSTALLED = "What pip installs: where this copy of Uplift came from."
-_UNKNOWN = "FILL IN what pip installs: a wheel or a repository that you trust, pinned to a version."
+_UNKNOWN = (
+    "FILL IN what pip installs: skill-uplift[anthropic] @ the address of a wheel or a repository that you trust, "
+    "pinned to a version."
+)
 
 
 @dataclass(frozen=True)
