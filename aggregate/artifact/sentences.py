@@ -90,10 +90,13 @@ def triggered(artifact: Artifact) -> str:
 
 
 def _of(tasks: list[str], word: str = "not in") -> str:
-    if not tasks:
-        return ""
-    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
-    return f" ({word} {', '.join(plain(task, 60) for task in tasks[:3])}{more})"
+    return f" ({word} {listed(tasks, 60)})" if tasks else ""
+
+
+def listed(names: list[str], width: int) -> str:
+    """The first three names, each cut at the width, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(plain(name, width) for name in names[:3])}{more}"
 
 
 def failed(artifact: Artifact) -> str:
@@ -135,17 +138,19 @@ def decided(artifact: Artifact | RunsCompared) -> str:
     # With one attempt a task they are the same.
     one_attempt = isinstance(artifact, Artifact) and artifact.pass_k == 1
     what = "the true difference" if one_attempt else "the true difference by attempts"
-    words = {
-        None: "",
-        "improved": f"Improved: on tasks like these {what} lies {between}.",
-        "no_worse": f"No worse (margin {margin}): on tasks like these {what} lies {between}.",
-        "worse": f"Worse: on tasks like these {what} lies {between}.",
-        "inconclusive": f"Inconclusive: on tasks like these {what} may be anything {between}.",
-    }
-    clear = bounds.low > -artifact.margin or bounds.high < 0
-    if artifact.decision == "inconclusive" and clear:
+    if artifact.decision == "inconclusive":
+        if _leaves_open(bounds, artifact.margin):
+            return f"Inconclusive: on tasks like these {what} may be anything {between}."
         return f"Inconclusive: {plain(artifact.decision_reason or '', 400)}."  # not for the interval's sake
-    return words[artifact.decision]
+    words = {"improved": "Improved", "no_worse": f"No worse (margin {margin})", "worse": "Worse"}
+    return (
+        f"{words[artifact.decision]}: on tasks like these {what} lies {between}." if artifact.decision else ""
+    )
+
+
+def _leaves_open(bounds: Bounds, margin: float) -> bool:
+    """Whether an interval holds 0 and a loss of `margin`: then it decides nothing."""
+    return bounds.low <= -margin and bounds.high >= 0
 
 
 def suite_decided(artifact: Artifact) -> str:
@@ -155,7 +160,7 @@ def suite_decided(artifact: Artifact) -> str:
     decision = artifact.suite_decision
     if not bounds or bounds.estimate is None or decision is None:
         return ""
-    if decision == "inconclusive" and (bounds.low > -artifact.margin or bounds.high < 0):
+    if decision == "inconclusive" and not _leaves_open(bounds, artifact.margin):
         return ""
     words = {"improved": "better", "no_worse": "no worse", "worse": "worse", "inconclusive": "unclear"}
     between = f"{points(bounds.low)} to {points(bounds.high)} points"

@@ -238,14 +238,8 @@ def smallest(is_enough: Callable[[float], bool], step: float) -> float:
     return high
 
 
-def suite_share_at_most_zero(
-    candidate_passes: Numbers,
-    candidate_attempts: Numbers,
-    baseline_passes: Numbers,
-    baseline_attempts: Numbers,
-) -> float:
+def suite_share_at_most_zero(counts: PairedCounts) -> float:
     """How likely the difference on exactly these tasks is 0 or less, under that of `fixed_suite_interval`."""
-    counts = paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     if counts.tasks == 0:
         return math.nan
     (a, b), (c, d) = _posteriors(counts)
