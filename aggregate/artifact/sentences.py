@@ -178,10 +178,8 @@ def gated(artifact: Artifact) -> str:
         if closed:
             return f"The gate is closed: on exactly this suite the candidate is worse (exit code {closed})."
         return f"The gate is open: it closes on harm to this suite only{_missed(artifact)}."
-    said = decision.replace("_", " ")
-    if closed:
-        return f"The gate is closed: it follows the decision, which is {said} (exit code {closed})."
-    return f"The gate is open: it follows the decision, which is {said}."
+    state, code = ("closed", f" (exit code {closed})") if closed else ("open", "")
+    return f"The gate is {state}: it follows the decision, which is {decision.replace('_', ' ')}{code}."
 
 
 def _missed(artifact: Artifact) -> str:
@@ -250,10 +248,10 @@ def cost_gated(artifact: Artifact) -> str:
     if artifact.gate_cost is None or not artifact.was_run:
         return ""
     code, gate = artifact.cost_code, f"The cost gate ({artifact.gate_cost})"
-    if code == 3 and artifact.efficiency and artifact.efficiency.all["cost"].n_tasks == 1:
-        return f"{gate} is closed: one task has no interval (exit code 3)."
     if code == 3:
-        return f"{gate} is closed: no task has a known cost above 0 in both arms (exit code 3)."
+        one_task = artifact.efficiency and artifact.efficiency.all["cost"].n_tasks == 1
+        why = "one task has no interval" if one_task else "no task has a known cost above 0 in both arms"
+        return f"{gate} is closed: {why} (exit code 3)."
     most = largest_ratio(artifact.gate_cost)
     above = f"above {most:.2f}" if round(most, 2) == most else f"above {most:.9g}"
     if code:

@@ -66,10 +66,10 @@ def paired_counts(
         baseline_attempts=baseline_attempts,
     )
     for name, values in arrays.items():
-        _refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
+        refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
     for arm in ("candidate", "baseline"):
         passes, attempts = arrays[f"{arm}_passes"], arrays[f"{arm}_attempts"]
-        _refuse(f"{arm}_passes", passes, passes > attempts, "is more than the attempts of that task")
+        refuse(f"{arm}_passes", passes, passes > attempts, "is more than the attempts of that task")
     known = np.isfinite(np.vstack(list(arrays.values()))).all(axis=0)
     kept = known & (arrays["candidate_attempts"] > 0) & (arrays["baseline_attempts"] > 0)
     return PairedCounts(**{name: values[kept] for name, values in arrays.items()}, dropped=int((~kept).sum()))
@@ -101,7 +101,8 @@ def check_level(level: float) -> None:
         raise ValueError(f"level: {level} is not between 0 and 1")
 
 
-def _refuse(name: str, values: Floats, bad: NDArray[np.bool_], why: str) -> None:
+def refuse(name: str, values: Floats, bad: NDArray[np.bool_], why: str) -> None:
+    """Raise ValueError for the first value that is bad, with its name, place and what is wrong with it."""
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(f"{name}[{first}]: {values[first]:g} {why}")

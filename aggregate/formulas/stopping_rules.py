@@ -42,7 +42,6 @@ class PlannedLook:
     """
 
     round: int
-    fraction: float
     spent_alpha: float
     bound: float
     level: float
@@ -63,11 +62,10 @@ def plan_looks(rounds: int, alpha: float = ALPHA) -> tuple[PlannedLook, ...]:
 
     fractions = [number / rounds for number in range(1, rounds + 1)]
     spent = [_spent(fraction, alpha) for fraction in fractions]
-    looks = []
-    for number, bound in enumerate(_bounds(fractions, spent), start=1):
-        level = 1 - 2 * float(ndtr(-bound))
-        looks.append(PlannedLook(number, fractions[number - 1], spent[number - 1], bound, level))
-    return tuple(looks)
+    return tuple(
+        PlannedLook(number, spent[number - 1], bound, 1 - 2 * float(ndtr(-bound)))
+        for number, bound in enumerate(_bounds(fractions, spent), start=1)
+    )
 
 
 def _spent(fraction: float, alpha: float) -> float:
