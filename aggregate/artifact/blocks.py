@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from aggregate.artifact.sentences import listed
 from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
 from aggregate.formulas.intervals import Floats, Interval, ratio_interval
@@ -387,7 +388,6 @@ Served = dict[str, dict[str, dict[str, list[str]]]]
 _FIELDS = {"models": "served_model", "versions": "agent_version"}
 _WORDS = {"models": "{} answered for", "versions": "its program was version {} for"}
 _NAME = 80
-_SHOWN = 3
 
 
 def served_block(attempts: pd.DataFrame, arms: list[str]) -> Served:
@@ -407,16 +407,13 @@ def served_block(attempts: pd.DataFrame, arms: list[str]) -> Served:
 def served_differences(served: Served, arm: tuple[str, str], other: tuple[str, str]) -> list[str]:
     """A warning for each model that others answered for in the two arms; each arm comes with its name in words."""
     (mine, my_name), (theirs, their_name) = arm, other
-    said = []
+    warnings = []
     for model, sides in served.items():
         for field, words in _WORDS.items():
             here, there = (sides.get(side, {}).get(field) for side in (mine, theirs))
             if here and there and here != there:
-                told = f"{words.format(_list(here))} {my_name}, {_list(there)} for {their_name}"
-                said.append(f"{plain(model, _NAME)}: {told}; a difference between them may come from that")
-    return said
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(plain(name, _NAME) for name in names[:_SHOWN])}{more}"
+                who = (
+                    f"{words.format(listed(here, _NAME))} {my_name}, {listed(there, _NAME)} for {their_name}"
+                )
+                warnings.append(f"{plain(model, _NAME)}: {who}; a difference between them may come from that")
+    return warnings

@@ -17,6 +17,7 @@ from aggregate.formulas.intervals import (
     Interval,
     differences_interval,
     fixed_suite_interval,
+    paired_counts,
     share_at_most_zero,
     suite_share_at_most_zero,
     two_sided,
@@ -92,8 +93,9 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
     differences = task_differences(both)
     like_these = _settled(differences_interval(differences, level))
     this_suite = _settled(fixed_suite_interval(*passes, level=level))
-    candidate_rate = _rounded(paired["candidate_passed"].mean())
-    baseline_rate = _rounded(paired["baseline_passed"].mean())
+    candidate_rate, baseline_rate = (
+        round(float(paired[f"{arm}_passed"].mean()), 4) for arm in (CANDIDATE, BASELINE)
+    )
     flips = sign_flip_test(differences)
     at_most_zero = share_at_most_zero(differences)
     one_model = len(both) == len(differences)  # several models of a task are no independent pairs of bits
@@ -114,7 +116,7 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
         "interval": intervals(like_these, this_suite, len(differences)),
         "p_value": two_sided(at_most_zero),
         "p_value_greater": at_most_zero,
-        "suite_p_value": two_sided(suite_share_at_most_zero(*passes)),
+        "suite_p_value": two_sided(suite_share_at_most_zero(paired_counts(*passes))),
         "sign_flip_p_value": flips.two_sided,
         "sign_flip_p_value_greater": flips.greater,
         "mcnemar_p_value": mcnemar_exact(lost, won) if len(both) and one_model else math.nan,
@@ -204,17 +206,12 @@ def changes(paired: pd.DataFrame, digits: int | None = None) -> Cleaned[TaskChan
 
 
 def _difference(both: pd.DataFrame, column: str) -> float:
-    known = (both[f"candidate_{column}"] - both[f"baseline_{column}"]).dropna()
-    return float(known.mean()) if len(known) else math.nan
+    return float((both[f"candidate_{column}"] - both[f"baseline_{column}"]).mean())
 
 
 def _settled(interval: Interval) -> Interval:
     """Thirds that cancel out leave a difference of 1e-17, which is none."""
     return replace(interval, estimate=round(interval.estimate, 12) + 0.0)
-
-
-def _rounded(rate: float) -> float:
-    return round(float(rate), 4) if np.isfinite(rate) else math.nan
 
 
 def results(

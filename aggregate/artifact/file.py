@@ -24,6 +24,7 @@ from aggregate.text import files
 from aggregate.text.standard_json import dumps
 
 TRACE_CHARACTERS = 200
+_TRACED = ("run_id", "stage", "skill_id", "candidate_id", "verdict", "reason")
 _STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
 
 
@@ -41,12 +42,7 @@ def trace(artifact: Artifact) -> dict[str, Any] | None:
         return None
     return {
         "schema_version": SCHEMA_VERSION,
-        "run_id": artifact.run_id,
-        "stage": "evaluated",
-        "skill_id": artifact.skill_id,
-        "candidate_id": artifact.candidate_id,
-        "verdict": artifact.verdict,
-        "reason": artifact.reason,
+        **{name: getattr(artifact, name) for name in _TRACED},
         "scores": {
             "before": artifact.baseline_pass_rate,
             "after": artifact.execution_pass_rate,
@@ -113,11 +109,7 @@ def with_pipeline_fields(artifact: Artifact) -> Artifact:
     step, owner = ("abort", "human") if artifact.verdict == "error" else ("gate_decision", "gate")
     passes = [result.passed for result in artifact.candidate_results]
     evaluation = PipelineEvaluation(
-        execution_pass_rate=artifact.execution_pass_rate,
-        baseline_pass_rate=artifact.baseline_pass_rate,
-        delta=artifact.delta,
-        verdict=artifact.verdict,
-        reason=artifact.reason,
+        **{name: getattr(artifact, name) for name in (*_STDOUT, "reason")},
         pass_rate=artifact.execution_pass_rate,
         total_tasks=len(passes),
         passed=passes.count(True),
@@ -125,9 +117,14 @@ def with_pipeline_fields(artifact: Artifact) -> Artifact:
     )
     results = [
         PipelineResult(
-            one.task_id, one.passed, one.score, one.duration_ms, one.details or "", one.error or ""
+            result.task_id,
+            result.passed,
+            result.score,
+            result.duration_ms,
+            result.details or "",
+            result.error or "",
         )
-        for one in artifact.candidate_results
+        for result in artifact.candidate_results
     ]
     fields = {"next_step": step, "next_owner": owner, "evaluation": evaluation, "task_results": results}
     return artifact.model_copy(update=fields)

@@ -90,10 +90,13 @@ def triggered(artifact: Artifact) -> str:
 
 
 def _of(tasks: list[str], word: str = "not in") -> str:
-    if not tasks:
-        return ""
-    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
-    return f" ({word} {', '.join(plain(task, 60) for task in tasks[:3])}{more})"
+    return f" ({word} {listed(tasks, 60)})" if tasks else ""
+
+
+def listed(names: list[str], width: int) -> str:
+    """The first three names, each cut at the width, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(plain(name, width) for name in names[:3])}{more}"
 
 
 def failed(artifact: Artifact) -> str:
@@ -135,17 +138,19 @@ def decided(artifact: Artifact | RunsCompared) -> str:
     # With one attempt a task they are the same.
     one_attempt = isinstance(artifact, Artifact) and artifact.pass_k == 1
     what = "the true difference" if one_attempt else "the true difference by attempts"
-    words = {
-        None: "",
-        "improved": f"Improved: on tasks like these {what} lies {between}.",
-        "no_worse": f"No worse (margin {margin}): on tasks like these {what} lies {between}.",
-        "worse": f"Worse: on tasks like these {what} lies {between}.",
-        "inconclusive": f"Inconclusive: on tasks like these {what} may be anything {between}.",
-    }
-    clear = bounds.low > -artifact.margin or bounds.high < 0
-    if artifact.decision == "inconclusive" and clear:
+    if artifact.decision == "inconclusive":
+        if _leaves_open(bounds, artifact.margin):
+            return f"Inconclusive: on tasks like these {what} may be anything {between}."
         return f"Inconclusive: {plain(artifact.decision_reason or '', 400)}."  # not for the interval's sake
-    return words[artifact.decision]
+    words = {"improved": "Improved", "no_worse": f"No worse (margin {margin})", "worse": "Worse"}
+    return (
+        f"{words[artifact.decision]}: on tasks like these {what} lies {between}." if artifact.decision else ""
+    )
+
+
+def _leaves_open(bounds: Bounds, margin: float) -> bool:
+    """Whether an interval holds 0 and a loss of `margin`: then it decides nothing."""
+    return bounds.low <= -margin and bounds.high >= 0
 
 
 def suite_decided(artifact: Artifact) -> str:
@@ -155,7 +160,7 @@ def suite_decided(artifact: Artifact) -> str:
     decision = artifact.suite_decision
     if not bounds or bounds.estimate is None or decision is None:
         return ""
-    if decision == "inconclusive" and (bounds.low > -artifact.margin or bounds.high < 0):
+    if decision == "inconclusive" and not _leaves_open(bounds, artifact.margin):
         return ""
     words = {"improved": "better", "no_worse": "no worse", "worse": "worse", "inconclusive": "unclear"}
     between = f"{points(bounds.low)} to {points(bounds.high)} points"
@@ -173,10 +178,8 @@ def gated(artifact: Artifact) -> str:
         if closed:
             return f"The gate is closed: on exactly this suite the candidate is worse (exit code {closed})."
         return f"The gate is open: it closes on harm to this suite only{_missed(artifact)}."
-    said = decision.replace("_", " ")
-    if closed:
-        return f"The gate is closed: it follows the decision, which is {said} (exit code {closed})."
-    return f"The gate is open: it follows the decision, which is {said}."
+    state, code = ("closed", f" (exit code {closed})") if closed else ("open", "")
+    return f"The gate is {state}: it follows the decision, which is {decision.replace('_', ' ')}{code}."
 
 
 def _missed(artifact: Artifact) -> str:
@@ -245,10 +248,10 @@ def cost_gated(artifact: Artifact) -> str:
     if artifact.gate_cost is None or not artifact.was_run:
         return ""
     code, gate = artifact.cost_code, f"The cost gate ({artifact.gate_cost})"
-    if code == 3 and artifact.efficiency and artifact.efficiency.all["cost"].n_tasks == 1:
-        return f"{gate} is closed: one task has no interval (exit code 3)."
     if code == 3:
-        return f"{gate} is closed: no task has a known cost above 0 in both arms (exit code 3)."
+        one_task = artifact.efficiency and artifact.efficiency.all["cost"].n_tasks == 1
+        why = "one task has no interval" if one_task else "no task has a known cost above 0 in both arms"
+        return f"{gate} is closed: {why} (exit code 3)."
     most = largest_ratio(artifact.gate_cost)
     above = f"above {most:.2f}" if round(most, 2) == most else f"above {most:.9g}"
     if code:

@@ -66,10 +66,10 @@ def paired_counts(
         baseline_attempts=baseline_attempts,
     )
     for name, values in arrays.items():
-        _refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
+        refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
     for arm in ("candidate", "baseline"):
         passes, attempts = arrays[f"{arm}_passes"], arrays[f"{arm}_attempts"]
-        _refuse(f"{arm}_passes", passes, passes > attempts, "is more than the attempts of that task")
+        refuse(f"{arm}_passes", passes, passes > attempts, "is more than the attempts of that task")
     known = np.isfinite(np.vstack(list(arrays.values()))).all(axis=0)
     kept = known & (arrays["candidate_attempts"] > 0) & (arrays["baseline_attempts"] > 0)
     return PairedCounts(**{name: values[kept] for name, values in arrays.items()}, dropped=int((~kept).sum()))
@@ -101,7 +101,8 @@ def check_level(level: float) -> None:
         raise ValueError(f"level: {level} is not between 0 and 1")
 
 
-def _refuse(name: str, values: Floats, bad: NDArray[np.bool_], why: str) -> None:
+def refuse(name: str, values: Floats, bad: NDArray[np.bool_], why: str) -> None:
+    """Raise ValueError for the first value that is bad, with its name, place and what is wrong with it."""
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(f"{name}[{first}]: {values[first]:g} {why}")
@@ -238,14 +239,8 @@ def smallest(is_enough: Callable[[float], bool], step: float) -> float:
     return high
 
 
-def suite_share_at_most_zero(
-    candidate_passes: Numbers,
-    candidate_attempts: Numbers,
-    baseline_passes: Numbers,
-    baseline_attempts: Numbers,
-) -> float:
+def suite_share_at_most_zero(counts: PairedCounts) -> float:
     """How likely the difference on exactly these tasks is 0 or less, under that of `fixed_suite_interval`."""
-    counts = paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     if counts.tasks == 0:
         return math.nan
     (a, b), (c, d) = _posteriors(counts)

@@ -46,8 +46,7 @@ def attempts_needed(
     power: float = 0.8,
 ) -> int | None:
     """Fewest attempts per task and arm that see `effect`; None when only more tasks would help."""
-    _check_effect(effect)
-    _check(level, power, task_sd)
+    _check(level, power, task_sd, effect)
     if tasks <= 0 or math.isnan(rate):
         return None
     return _smallest(lambda attempts: _is_found(effect, tasks, attempts, rate, task_sd, level, power))
@@ -62,8 +61,7 @@ def tasks_needed(
     power: float = 0.8,
 ) -> int | None:
     """Fewest tasks that see `effect` at this many attempts per task and arm; None beyond a million."""
-    _check_effect(effect)
-    _check(level, power, task_sd)
+    _check(level, power, task_sd, effect)
     if attempts <= 0 or math.isnan(rate):
         return None
     return _smallest(lambda tasks: _is_found(effect, tasks, attempts, rate, task_sd, level, power))
@@ -127,14 +125,11 @@ def _passes(count: int, rate: float) -> Floats:
     return np.array([comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(count + 1)])
 
 
-def _check(level: float, power: float, task_sd: float) -> None:
+def _check(level: float, power: float, task_sd: float, effect: float = 1.0) -> None:
     check_level(level)
     if not 0 < power < 1:
         raise ValueError(f"power: {power} is not between 0 and 1")
     if not 0 <= task_sd < math.inf:
         raise ValueError(f"task_sd: {task_sd} is not a standard deviation")
-
-
-def _check_effect(effect: float) -> None:
     if not 0 < effect <= 1:
         raise ValueError(f"effect: {effect} is not a difference of pass rates above 0 and up to 1")

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregate.formulas.intervals import Floats, Numbers, as_floats, by_task
+from aggregate.formulas.intervals import Floats, Numbers, as_floats, by_task, refuse
 
 EXACT_UP_TO = 17
 DRAWS = 20_000
@@ -133,9 +133,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 def _ordered(p_values: Sequence[float]) -> tuple[Floats, Order]:
     values = as_floats(p_values, "p_values")
-    for index, value in enumerate(values):
-        if value < 0 or value > 1:
-            raise ValueError(f"p_values[{index}]: {value:g} is not between 0 and 1")
+    refuse("p_values", values, (values < 0) | (values > 1), "is not between 0 and 1")
     order = np.argsort(values, kind="stable")  # NaN sorts last
     return values, order[: int(np.count_nonzero(~np.isnan(values)))]
 

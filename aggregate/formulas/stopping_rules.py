@@ -42,7 +42,6 @@ class PlannedLook:
     """
 
     round: int
-    fraction: float
     spent_alpha: float
     bound: float
     level: float
@@ -63,11 +62,10 @@ def plan_looks(rounds: int, alpha: float = ALPHA) -> tuple[PlannedLook, ...]:
 
     fractions = [number / rounds for number in range(1, rounds + 1)]
     spent = [_spent(fraction, alpha) for fraction in fractions]
-    looks = []
-    for number, bound in enumerate(_bounds(fractions, spent), start=1):
-        level = 1 - 2 * float(ndtr(-bound))
-        looks.append(PlannedLook(number, fractions[number - 1], spent[number - 1], bound, level))
-    return tuple(looks)
+    return tuple(
+        PlannedLook(number, spent[number - 1], bound, 1 - 2 * float(ndtr(-bound)))
+        for number, bound in enumerate(_bounds(fractions, spent), start=1)
+    )
 
 
 def _spent(fraction: float, alpha: float) -> float:
@@ -151,10 +149,10 @@ def look_at_decision(
         raise ValueError(f"effect: {effect} is not a difference of pass rates above 0 and up to 1")
     look = plan[round_number - 1]
     counts = paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
-    seen = _seen(counts, tasks)
-    interval = at_look(look, seen.differences)
+    differences, within = _by_task(counts, tasks)
+    interval = at_look(look, differences)
     supported = decision(interval, margin)
-    power = _conditional_power(plan, round_number, seen, effect)
+    power = _conditional_power(plan, round_number, differences, within, effect)
     stop, reasons = True, supported.reasons
     if round_number < len(plan) and supported.decision not in ("improved", "worse"):
         if power < FUTILE_BELOW:
@@ -166,17 +164,10 @@ def look_at_decision(
     return DecisionLook(stop, reasons, round_number, interval, look.spent_alpha, power, label)
 
 
-@dataclass(frozen=True)
-class _Seen:
+def _by_task(counts: PairedCounts, tasks: Sequence[str] | None) -> tuple[Floats, float]:
     """One difference per task, and the mean variance that chance within a task gives it."""
-
-    differences: Floats
-    within: float
-
-
-def _seen(counts: PairedCounts, tasks: Sequence[str] | None) -> _Seen:
     if counts.tasks == 0:
-        return _Seen(counts.differences, math.nan)
+        return counts.differences, math.nan
     if tasks is not None and len(tasks) != counts.tasks:
         raise ValueError(f"tasks: {len(tasks)} names for {counts.tasks} entries judged in both arms")
     names = np.arange(counts.tasks) if tasks is None else np.asarray(tasks)
@@ -189,10 +180,8 @@ def _seen(counts: PairedCounts, tasks: Sequence[str] | None) -> _Seen:
     ):
         rates = (passes + 0.5) / (attempts + 1)  # a task that always passed so far may still fail
         variance += rates * (1 - rates) / attempts
-    return _Seen(
-        np.bincount(task, counts.differences) / models,
-        float((np.bincount(task, variance) / models**2).mean()),
-    )
+    within = float((np.bincount(task, variance) / models**2).mean())
+    return np.bincount(task, counts.differences) / models, within
 
 
 def at_look(look: PlannedLook, differences: Floats) -> Interval:
@@ -202,23 +191,25 @@ def at_look(look: PlannedLook, differences: Floats) -> Interval:
     return differences_interval(differences, min(look.level, MOST_SURE))
 
 
-def _conditional_power(plan: Sequence[PlannedLook], round_number: int, seen: _Seen, effect: float) -> float:
+def _conditional_power(
+    plan: Sequence[PlannedLook], round_number: int, differences: Floats, within: float, effect: float
+) -> float:
     """Chance that the last look leaves 0 if the true effect is `effect`, or what was seen if that is more.
 
     Lan & Wittes, Biometrics 44 (1988) 579, on the B-value scale. More attempts shrink only the part of the
     variance that lies within tasks, so the data say how much of the information is in. NaN without tasks.
     """
-    n = len(seen.differences)
+    n = len(differences)
     if n == 0:
         return math.nan
     from scipy.special import ndtr
 
-    mean = float(seen.differences.mean())
-    variance = max(float(seen.differences.var(ddof=1)) if n > 1 else 0.0, seen.within)
-    final = variance - seen.within * (1 - round_number / len(plan))
+    mean = float(differences.mean())
+    variance = max(float(differences.var(ddof=1)) if n > 1 else 0.0, within)
+    final = variance - within * (1 - round_number / len(plan))
     error, final_error = math.sqrt(variance / n), math.sqrt(final / n)
     share = min(1.0, final / variance)
-    around = (seen.differences - mean) * math.sqrt(share)  # what is left of the spread at the last look
+    around = (differences - mean) * math.sqrt(share)  # what is left of the spread at the last look
     bound = (
         smallest_clear_mean(around if mean >= 0 else -around, min(plan[-1].level, MOST_SURE)) / final_error
     )
