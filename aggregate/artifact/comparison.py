@@ -24,7 +24,7 @@ from aggregate.formulas.rates import normalized_gain, rounded_delta
 from aggregate.formulas.significance import fisher_by_task, mcnemar_exact, sign_flip_test
 from aggregate.records import frames
 from aggregate.records.run_info import BASELINE, CANDIDATE
-from aggregate.text.standard_json import Cleaned, cleaned_rows
+from aggregate.text.formats import Cleaned, cleaned_rows
 
 UNIT = ["task", "model"]
 _PAIRED = [

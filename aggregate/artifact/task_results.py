@@ -16,7 +16,7 @@ from aggregate.formulas.intervals import fixed_suite_interval
 from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.run_info import BASELINE
-from aggregate.text.standard_json import Cleaned, cleaned_rows, rounded
+from aggregate.text.formats import Cleaned, cleaned_rows, rounded
 
 _RANK = {"passed": 0, "failed": 1, "timeout": 1, "error": 2}
 _UNIT = ["task", "model"]

@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_mode
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
 from aggregate.text import files
-from aggregate.text.formats import plain
-from aggregate.text.standard_json import schema_of
+from aggregate.text.formats import plain, schema_of
 from judges.errors import UpliftError
 from judges.judgment import ranges
 from judges.safe_text import broken_fields, did_you_mean

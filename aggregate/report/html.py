@@ -27,7 +27,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL
 from aggregate.report.source import Material, TaskText, Unit, units, view
 from aggregate.text.files import make_folder, open_to_write, writing
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean
 
 _SCRIPTS = ("elements.js", "texts.js", "differences.js", "rows.js", "details.js", "page.js")
 # The end of a script element, or a comment that hides it, must not come out of a string in the data.

@@ -16,8 +16,8 @@ from aggregate.artifact.model import (
     Artifact,
     Bounds,
     CandidateResult,
-    CostRatio,
     CommonError,
+    CostRatio,
     TaskResult,
 )
 from aggregate.formulas.consistency import FLAKY_RANGE
