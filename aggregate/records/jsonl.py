@@ -143,16 +143,12 @@ def _misplaced(record: AttemptRecord, number: int, first: int) -> list[str]:
     """What is wrong with a record of an arm that no run has, or of an attempt that is on an earlier line."""
     wrong = []
     if not is_known_arm(record.arm):
-        wrong.append(f"arm: {_unknown_arm(record.arm)}")
+        hint = did_you_mean(record.arm, (BASELINE, CANDIDATE, ORACLE))
+        allowed = f"baseline, candidate, candidate:<id>, oracle{hint}"
+        wrong.append(f"arm: unknown arm '{plain(record.arm, _SHOWN)}'; allowed: {allowed}")
     if first != number:
         name = (
             f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
         )
         wrong.append(f"record: {name} is already on line {first}; every attempt has one record")
     return wrong
-
-
-def _unknown_arm(arm: str) -> str:
-    known = (BASELINE, CANDIDATE, ORACLE)
-    hint = did_you_mean(arm, known)
-    return f"unknown arm '{plain(arm, _SHOWN)}'; allowed: baseline, candidate, candidate:<id>, oracle{hint}"
