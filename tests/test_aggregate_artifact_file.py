@@ -10,7 +10,7 @@ import pytest
 from builders import a_record, both_arms, built
 
 from aggregate.artifact import file
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean
 
 
 def test_a_failed_candidate_leaves_a_trace():

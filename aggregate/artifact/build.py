@@ -31,8 +31,7 @@ from aggregate.formulas.verdict import (
 from aggregate.records.frames import Frames, collect, values
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, ORACLE, CandidateInfo, RunInfo
-from aggregate.text.formats import plain
-from aggregate.text.standard_json import DIGITS, clean, rounded
+from aggregate.text.formats import DIGITS, clean, plain, rounded
 
 _MESSAGE = 200
 _SHOWN_DROPPED = 100

@@ -28,7 +28,7 @@ from aggregate.formulas.significance import fisher_by_task, mcnemar_exact, sign_
 from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.run_info import BASELINE, CANDIDATE
-from aggregate.text.standard_json import Cleaned, cleaned_rows, rounded
+from aggregate.text.formats import Cleaned, cleaned_rows, rounded
 
 UNIT = ["task", "model"]
 _PAIRED = [

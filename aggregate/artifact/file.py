@@ -21,7 +21,7 @@ from aggregate.artifact.model import (
     loads,
 )
 from aggregate.text import files
-from aggregate.text.standard_json import dumps
+from aggregate.text.formats import dumps
 
 TRACE_CHARACTERS = 200
 _TRACED = ("run_id", "stage", "skill_id", "candidate_id", "verdict", "reason")

@@ -25,7 +25,7 @@ from aggregate.formulas.verdict import (
     largest_ratio,
 )
 from aggregate.records.run_info import Baseline, Status
-from aggregate.text.standard_json import dumps, schema_of
+from aggregate.text.formats import dumps, schema_of
 
 SCHEMA_VERSION = "1.0"
 

@@ -12,8 +12,7 @@ from aggregate.formulas.verdict import MARGIN, ArmErrors, decision
 from aggregate.records import frames, metrics
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, is_candidate
-from aggregate.text.formats import plain
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean, plain
 
 _RUNS = ("first", "second")
 

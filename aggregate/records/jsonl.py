@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_mode
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
 from aggregate.text import files
-from aggregate.text.formats import plain
-from aggregate.text.standard_json import schema_of
+from aggregate.text.formats import plain, schema_of
 from judges.errors import UpliftError
 from judges.judgment import ranges
 from judges.safe_text import broken_fields, did_you_mean
@@ -144,16 +143,12 @@ def _misplaced(record: AttemptRecord, number: int, first: int) -> list[str]:
     """What is wrong with a record of an arm that no run has, or of an attempt that is on an earlier line."""
     wrong = []
     if not is_known_arm(record.arm):
-        wrong.append(f"arm: {_unknown_arm(record.arm)}")
+        hint = did_you_mean(record.arm, (BASELINE, CANDIDATE, ORACLE))
+        allowed = f"baseline, candidate, candidate:<id>, oracle{hint}"
+        wrong.append(f"arm: unknown arm '{plain(record.arm, _SHOWN)}'; allowed: {allowed}")
     if first != number:
         name = (
             f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
         )
         wrong.append(f"record: {name} is already on line {first}; every attempt has one record")
     return wrong
-
-
-def _unknown_arm(arm: str) -> str:
-    known = (BASELINE, CANDIDATE, ORACLE)
-    hint = did_you_mean(arm, known)
-    return f"unknown arm '{plain(arm, _SHOWN)}'; allowed: baseline, candidate, candidate:<id>, oracle{hint}"

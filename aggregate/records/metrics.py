@@ -44,8 +44,17 @@ class Metric:
     compared: str | None = None
 
 
-def _mean(values: pd.Series[float]) -> float:
-    return _of_known(values, np.mean)
+def _known(how: Callable[[np.ndarray], float]) -> Callable[[pd.Series[float]], float]:
+    """The same over those values that are known; NaN where none is."""
+
+    def over_known(values: pd.Series[float]) -> float:
+        known = values.dropna().to_numpy()
+        return float(how(known)) if len(known) else float("nan")
+
+    return over_known
+
+
+_mean, _sum = _known(np.mean), _known(np.sum)
 
 
 def _std(values: pd.Series[float]) -> float:
@@ -57,21 +66,16 @@ def _std(values: pd.Series[float]) -> float:
         return 0.0 if known.min() == known.max() else float(known.std(ddof=1))
 
 
-def _sum(values: pd.Series[float]) -> float:
-    return _of_known(values, np.sum)
-
-
-def _of_known(values: pd.Series[float], how: Callable[[np.ndarray], float]) -> float:
-    known = values.dropna().to_numpy()
-    return float(how(known)) if len(known) else float("nan")
-
-
 def _count(column: str) -> Callable[[Group], float]:
     return lambda group: float(group.tasks[column].sum())
 
 
 def _rate(column: str) -> Callable[[Group], float]:
     return lambda group: _mean(group.tasks[column])
+
+
+def _over(column: str, how: Callable[[pd.Series[float]], float]) -> Callable[[Group], float]:
+    return lambda group: float(how(group.attempts[column]))
 
 
 def _cost_per_task(group: Group) -> float:
@@ -82,16 +86,12 @@ def _cost_per_task(group: Group) -> float:
 
 def _describe(column: str, compared: str | None = None) -> tuple[Metric, ...]:
     """Mean, median, sample standard deviation, smallest and largest over attempts; NaN without any."""
-
-    def over(how: Callable[[pd.Series[float]], float]) -> Callable[[Group], float]:
-        return lambda group: float(how(group.attempts[column]))
-
     return (
-        Metric(f"mean_{column}", over(_mean), "number", compared=compared),
-        Metric(f"median_{column}", over(lambda values: _of_known(values, np.median)), "number"),
-        Metric(f"std_{column}", over(lambda values: _std(values)), "number"),
-        Metric(f"min_{column}", over(lambda values: _of_known(values, np.min)), "number"),
-        Metric(f"max_{column}", over(lambda values: _of_known(values, np.max)), "number"),
+        Metric(f"mean_{column}", _over(column, _mean), "number", compared=compared),
+        Metric(f"median_{column}", _over(column, _known(np.median)), "number"),
+        Metric(f"std_{column}", _over(column, _std), "number"),
+        Metric(f"min_{column}", _over(column, _known(np.min)), "number"),
+        Metric(f"max_{column}", _over(column, _known(np.max)), "number"),
     )
 
 
@@ -118,19 +118,17 @@ METRICS: tuple[Metric, ...] = (
     *_describe("impl_rate"),
     Metric("cop", _cop, "usd", cost=True),
     Metric("consistency", _consistency, "number"),
-    Metric("mean_cost_per_attempt", lambda group: _mean(group.attempts["cost_usd"]), "usd", cost=True),
+    Metric("mean_cost_per_attempt", _over("cost_usd", _mean), "usd", cost=True),
     Metric("mean_cost_per_task", _cost_per_task, "usd", cost=True),
     Metric("total_cost", lambda group: _sum(group.tasks["cost_usd"]), "usd", cost=True),
     Metric("n_cost_known", _count("n_cost_known"), "count", cost=True),
-    Metric("judge_cost", lambda group: _sum(group.attempts["judge_cost_usd"]), "usd", cost=True),
-    Metric("mean_trajectory_length", lambda group: _mean(group.attempts["turns"]), "number", cost=True),
-    Metric("input_tokens", lambda group: _sum(group.attempts["input_tokens"]), "count", cost=True),
-    Metric("output_tokens", lambda group: _sum(group.attempts["output_tokens"]), "count", cost=True),
-    Metric("cache_read_tokens", lambda group: _sum(group.attempts["cache_read_tokens"]), "count", cost=True),
-    Metric(
-        "cache_write_tokens", lambda group: _sum(group.attempts["cache_write_tokens"]), "count", cost=True
-    ),
-    Metric("mean_model_ms", lambda group: _mean(group.attempts["model_ms"]), "milliseconds"),
+    Metric("judge_cost", _over("judge_cost_usd", _sum), "usd", cost=True),
+    Metric("mean_trajectory_length", _over("turns", _mean), "number", cost=True),
+    Metric("input_tokens", _over("input_tokens", _sum), "count", cost=True),
+    Metric("output_tokens", _over("output_tokens", _sum), "count", cost=True),
+    Metric("cache_read_tokens", _over("cache_read_tokens", _sum), "count", cost=True),
+    Metric("cache_write_tokens", _over("cache_write_tokens", _sum), "count", cost=True),
+    Metric("mean_model_ms", _over("model_ms", _mean), "milliseconds"),
 )
 NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 COSTS: tuple[str, ...] = (*(metric.name for metric in METRICS if metric.cost), "no_pass")

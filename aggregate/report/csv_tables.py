@@ -17,7 +17,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
 from aggregate.report.source import Material
 from aggregate.text.files import write_text
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean
 from judges.safe_text import storable
 
 _END = "\r\n"

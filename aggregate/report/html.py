@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL
 from aggregate.report.source import Material, TaskText, Unit, units, view
 from aggregate.text.files import make_folder, open_to_write, writing
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean
 
 _SCRIPTS = ("elements.js", "texts.js", "differences.js", "rows.js", "details.js", "page.js")
 # The end of a script element, or a comment that hides it, must not come out of a string in the data.
@@ -125,7 +125,8 @@ class TextBlocks:
 
     def add(self, entry: str) -> int:
         """Store an entry, written as JSON, and return its number."""
-        text = _short(entry)
+        # Most entries are short as a whole, and taking them apart is what makes 100,000 of them slow.
+        text = entry if len(entry) <= TEXT_CHARACTERS else _dumps(_cut(json.loads(entry)))
         if self._open and self._open_characters + len(text) > _BLOCK_CHARACTERS:
             self._close()
         if not self._open:
@@ -158,7 +159,6 @@ class TextBlocks:
             self._move_outside()
 
     def _move_outside(self) -> None:
-
         if not self.is_outside:
             self.discard()
             make_folder(self._growing)
@@ -191,11 +191,6 @@ def _as_text(value: Any) -> str:
 
 def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _short(entry: str) -> str:
-    # Most entries are short as a whole, and taking them apart is what makes 100,000 of them slow.
-    return entry if len(entry) <= TEXT_CHARACTERS else _dumps(_cut(json.loads(entry)))
 
 
 def _cut(value: Any) -> Any:
@@ -246,9 +241,10 @@ class Page:
         folder = f"{self._path.stem}-texts" if self._blocks.is_outside else None
         index = _index(material, self._attempts, prompts, self._blocks.starts, folder)
         self._attempts = {}  # of 100,000 attempts it is 20 MB, and the page is in memory as a whole by now
-        return _write_whole(
-            self._path, report(view(material), index, self._blocks.inline, frames=self._blocks.is_outside)
-        )
+        with writing(self._path) as file:
+            for piece in report(view(material), index, self._blocks.inline, frames=self._blocks.is_outside):
+                file.write(piece.encode("utf-8", "replace"))
+        return self._path
 
     def discard(self) -> None:
         """Leave nothing behind of a page that will not be written."""
@@ -332,10 +328,3 @@ def _side(side: TaskResult | None, attempts: list[tuple[int, str, int]]) -> dict
         "numbers": [number for number, _, _ in ordered],
         "entries": [entry for _, _, entry in ordered],
     }
-
-
-def _write_whole(path: Path, pieces: Iterable[str]) -> Path:
-    with writing(path) as file:
-        for piece in pieces:
-            file.write(piece.encode("utf-8", "replace"))
-    return path

@@ -31,7 +31,9 @@ def text(material: Material) -> str:
             root.append(_suite(artifact, arm, results))
     if not artifact.was_run:
         root.append(_not_run(artifact))
-    _add_counts(root, list(root))
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -49,26 +51,20 @@ def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> Eleme
     for result in results:
         name = f"{result.task_id} [{result.model}]" if several else result.task_id
         suite.append(_case(f"{skill}.{arm}", name, result))
-    cases = list(suite)
-    suite.set("tests", str(len(cases)))
-    for kind, tag in (("failures", "failure"), ("errors", "error")):
-        suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
-    suite.set("skipped", "0")
-    suite.set("time", _seconds(sum(result.duration_ms or 0 for result in results)))
+    _add_counts(suite, sum(result.duration_ms or 0 for result in results))
     return suite
 
 
 def _not_run(artifact: Artifact) -> ElementTree.Element:
     """A candidate without a task to show: skipped, or an error that no CI may take for a success."""
-    kind = "error" if artifact.verdict == "error" else "skipped"
-    counts = {"tests": "1", "failures": "0", "errors": "0", "skipped": "0", "time": _seconds(0)}
-    counts["errors" if kind == "error" else "skipped"] = "1"
-    suite = ElementTree.Element("testsuite", {"name": _safe(artifact.arm), **counts})
+    suite = ElementTree.Element("testsuite", name=_safe(artifact.arm))
     name = _safe(artifact.candidate_id or artifact.arm)
     case = ElementTree.SubElement(
         suite, "testcase", classname=_safe(artifact.skill_id or "uplift"), name=name
     )
+    kind = "error" if artifact.verdict == "error" else "skipped"
     _add(case, kind, artifact.reason, "not run", artifact.reason)
+    _add_counts(suite, 0)
     return suite
 
 
@@ -92,10 +88,11 @@ def _add(case: ElementTree.Element, tag: str, message: str, kind: str, body: str
     element.text = _safe(body[:_DETAILS])
 
 
-def _add_counts(root: ElementTree.Element, suites: list[ElementTree.Element]) -> None:
-    for name in ("tests", "failures", "errors", "skipped"):
-        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
-    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in suites):.3f}")
+def _add_counts(suite: ElementTree.Element, milliseconds: float) -> None:
+    suite.set("tests", str(len(suite)))
+    for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(kind, str(sum(case.find(tag) is not None for case in suite)))
+    suite.set("time", _seconds(milliseconds))
 
 
 def _seconds(milliseconds: float) -> str:

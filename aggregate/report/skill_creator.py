@@ -21,7 +21,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE
 from aggregate.report.source import Material
 from aggregate.text.files import write_text
-from aggregate.text.standard_json import clean
+from aggregate.text.formats import clean
 from judges.judgment import Judgment
 from judges.safe_text import storable
 

@@ -135,7 +135,7 @@ def compare(
     from rich.console import Console
 
     from aggregate.report.terminal import compare_table
-    from aggregate.text.standard_json import dumps
+    from aggregate.text.formats import dumps
     from producer.runs.from_records import compare_runs
     from producer.runs.reports import printing
     from producer.state_root import Places

@@ -175,8 +175,7 @@ def report_and_exit(
     """
     from aggregate.artifact import sentences
     from aggregate.artifact.file import stdout_line
-    from aggregate.text.formats import plain
-    from aggregate.text.standard_json import dumps
+    from aggregate.text.formats import dumps, plain
 
     if not quiet:
         show_table(artifacts)

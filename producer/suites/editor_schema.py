@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from aggregate.text.standard_json import schema_of
+from aggregate.text.formats import schema_of
 from producer.suites.rules import SuiteRules, TaskRules
 
 FILE_NAME = "suite.schema.json"
