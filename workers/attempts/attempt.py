@@ -134,7 +134,7 @@ class Attempt:
             await self.note(answer)
 
     async def _stored_or_asked(self, turn: Turn) -> Answer:
-        """What the model said: in an earlier run, or in a try that only lacks a grade; else it is asked."""
+        """The answer of an earlier run, or of a try that only lacks a grade; else ask the model."""
         run = self._run
         if run.manifest.rejudged_from is not None or self._claim.errors:
             self._workspace = stored = Stored(run, self._index)

@@ -115,7 +115,7 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
 
 class Idleness:
-    """Counts looks at which messages waited and nothing was taken."""
+    """Counts how often in a row messages waited while this worker was idle and took none."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -127,7 +127,7 @@ class Idleness:
         return self._taken > 0
 
     def is_stuck(self, *, waiting: bool, busy: bool, taken: int) -> bool:
-        """Whether this look was one too many."""
+        """Count one look at the queues; whether the worker has now been idle too often."""
         self._looks = self._looks + 1 if waiting and not busy and taken == self._taken else 0
         self._taken = taken
         return self._looks > self._most

@@ -136,7 +136,7 @@ class Engine:
         self.tally.add(run_id, record, bill, result)
 
     def _tell(self, client: redis.Redis) -> None:
-        """Tell those who watch a run what is in flight here."""
+        """Write for those who watch a run what is in flight here."""
         grids = {run.manifest.run_id: run.grid for run in self.runs.known()}
         held = {run_id: claims for run_id, claims in self.held().items() if run_id in grids}
         pipe = client.pipeline(transaction=False)

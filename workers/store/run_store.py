@@ -46,7 +46,7 @@ class UnknownRun(UpliftError):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on the server, as whoever created or found it passes it on."""
+    """A run on the server: its manifest and its description, read once and passed on."""
 
     manifest: Manifest
     info: RunInfo
