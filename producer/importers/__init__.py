@@ -1,1 +1,1 @@
-"""Suites made from what other tools left behind: one module a format, `found` for what they have in common."""
+"""Turn other tools' evals into suites: one module a format; `imported` holds what they share."""

@@ -15,17 +15,16 @@ from producer.importers.imported import (
     ImportedSource,
     ImportedTask,
     Refused,
-    criteria,
     file_beside,
     kind_of,
     open_source,
     slug,
+    statements_judge,
 )
 from producer.suites.yaml_file import Node
 
 _STATEMENTS = ("expectations", "assertions")
 _KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
-_GRADING = "Give a statement its point only if the output clearly satisfies it, else none."
 
 
 def convert(path: Path) -> Found:
@@ -33,7 +32,20 @@ def convert(path: Path) -> Found:
     source, root = open_source(path, keys="skill_name and evals")
     name = source.text(root.get("skill_name"), "skill_name") or _home(path).resolve().name
     found = Found(source=str(path), skill_id=name.strip() or "skill")
-    _evals(source, root, _home(path), found)
+    if root.get("evals") is None:
+        source.wrong(root, "evals", "is missing; must be a list of evals")
+    entries = source.entries(root.get("evals"), "evals")
+    found.task_count = len(entries)
+    if len(entries) > MAX_TASKS:
+        source.wrong(root, "evals", f"holds {len(entries):,} evals; at most {MAX_TASKS:,} are allowed")
+        entries = []
+    for number, node in enumerate(entries):
+        where = f"evals[{number}]"
+        if isinstance(node.value, dict):
+            _eval(source, node, where, _home(path), found)
+        else:
+            source.wrong(node, where, f"is {kind_of(node.value)}; must be a mapping")
+    found.leave_out_settings(source, root, ("skill_name", "evals"), shown)
     source.check()
     return found
 
@@ -41,23 +53,6 @@ def convert(path: Path) -> Found:
 def _home(path: Path) -> Path:
     """The skill's folder, which files are relative to: evals.json lies in its `evals/`."""
     return path.parent.parent if path.resolve().parent.name == "evals" else path.parent
-
-
-def _evals(source: ImportedSource, root: Node, home: Path, found: Found) -> None:
-    if root.get("evals") is None:
-        source.wrong(root, "evals", "is missing; must be a list of evals")
-    entries = source.entries(root.get("evals"), "evals")
-    if len(entries) > MAX_TASKS:
-        source.wrong(root, "evals", f"holds {len(entries):,} evals; at most {MAX_TASKS:,} are allowed")
-        return
-    found.task_count = len(entries)
-    for number, node in enumerate(entries):
-        where = f"evals[{number}]"
-        if not isinstance(node.value, dict):
-            source.wrong(node, where, f"is {kind_of(node.value)}; must be a mapping")
-            continue
-        _eval(source, node, where, home, found)
-    found.leave_out_settings(source, root, ("skill_name", "evals"), named=shown)
 
 
 def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> None:
@@ -69,7 +64,7 @@ def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Fou
     expected = (source.text(node.get("expected_output"), f"{where}.expected_output") or "").strip()
     statements = _statements(source, node, where, found)
     files = _files(source, node, where, home, found)
-    found.leave_out_settings(source, node, _KNOWN, named=lambda key: f"{where}.{key}")
+    found.leave_out_settings(source, node, _KNOWN, lambda key: f"{where}.{key}")
     if not statements and not expected:
         why = "no expectations, assertions or expected_output to judge by; add some"
         found.leave_out("task", source.place(node), where, why)
@@ -102,13 +97,7 @@ def _statements(source: ImportedSource, node: Node, where: str, found: Found) ->
 def _judge(expected: str, statements: list[str]) -> dict[str, object]:
     if not statements:
         return {"type": "llm-rubric", "rubric": f"The output should be: {expected}"}
-    success = f"Success looks like this: {expected}\n" if expected else ""
-    return {
-        "type": "llm-rubric",
-        "rubric": f"{success}{_GRADING}\n" if success else _GRADING,
-        "pass_threshold": 1.0,
-        "criteria": criteria(statements),
-    }
+    return statements_judge(statements, f"Success looks like this: {expected}" if expected else "")
 
 
 def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> list[str]:

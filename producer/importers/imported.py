@@ -1,4 +1,4 @@
-"""What an import found and could not carry over, and the suite that is written of it.
+"""What all importers share: the tasks they make, what they leave out and why, and writing the suite.
 
 Files beside the source are read with care. The suite is written whole or not at all, over nothing that exists, and
 is valid before anybody sees it.
@@ -10,10 +10,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -41,9 +40,9 @@ class Unimportable(UpliftError):
         self.problems = tuple(problems)
 
 
-def problem(file: str | Path, message: str) -> Problem:
-    """Something wrong with a file or folder as a whole."""
-    return Problem(str(file), 0, 0, "", message)
+def unimportable(source: str | Path, message: str) -> Unimportable:
+    """The error for a file or folder that is wrong as a whole."""
+    return Unimportable([Problem(str(source), 0, 0, "", message)])
 
 
 class Refused(Exception):
@@ -111,11 +110,10 @@ class Found:
         source: ImportedSource,
         node: Node,
         known: Collection[str],
-        *,
         named: Callable[[str], str] = str,
-        reasons: Mapping[str, str] = MappingProxyType({}),
+        **reasons: str,
     ) -> None:
-        """Note every key of a mapping that is not among the known ones, and the reason, which some have."""
+        """Note every key of a mapping that is not among the known ones, and its reason where it has one."""
         for key, part in node.children.items() if isinstance(node.children, dict) else ():
             if key not in known:
                 why = reasons.get(key, "Uplift has no such setting")
@@ -127,7 +125,7 @@ class Found:
 
 
 class ImportedSource:
-    """A document and its problems: everything that is wrong is gathered, and told at once."""
+    """A document that is imported, and all problems in it, which are raised together."""
 
     def __init__(self, document: Document, name: str) -> None:
         self.document = document
@@ -181,16 +179,12 @@ def kind_of(value: object) -> str:
     return "a mapping"
 
 
-def no_such_source(path: Path) -> Unimportable:
-    return Unimportable([problem(path, f"nothing to import at {path}")])
-
-
 def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
     """A JSON or YAML file and its mapping, which should have these keys; raises Unimportable."""
     try:
         document = (yaml_file if path.suffix in (".yaml", ".yml") else json_file).read(path)
     except FileNotFoundError:
-        raise no_such_source(path) from None
+        raise unimportable(path, f"nothing to import at {path}") from None
     source, root = ImportedSource(document, str(path)), document.root
     source.check()
     if root is None or not isinstance(root.value, dict):
@@ -202,7 +196,7 @@ def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
 
 
 def slug(text: str, longest: int = 40) -> str:
-    """A text as part of an id: lower-case letters, digits and dashes; perhaps empty."""
+    """Turn a text into part of an id: lower-case letters, digits and dashes; may be empty."""
     return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
 
 
@@ -242,17 +236,23 @@ def text_beside(home: Path, name: str) -> str:
         raise Refused(f"{shown(name)} is not UTF-8 text") from None
 
 
-def criteria(statements: Sequence[str]) -> list[dict[str, Any]]:
-    """A rubric's criteria: one point for each statement, under a short name of its own."""
+def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, Any]:
+    """A rubric that gives one point for each statement, under a short name of its own, and wants all of them."""
+    rubric = "Give a statement its point only if the output clearly satisfies it, else none."
     taken: dict[str, int] = {}
     names = [
         numbered(slug(text) or f"statement-{number}", taken)
         for number, text in enumerate(statements, start=1)
     ]
-    return [
-        {"name": name, "max_points": 1, "description": text}
-        for name, text in zip(names, statements, strict=True)
-    ]
+    return {
+        "type": "llm-rubric",
+        "rubric": f"{before}\n{rubric}\n" if before else rubric,
+        "pass_threshold": 1.0,
+        "criteria": [
+            {"name": name, "max_points": 1, "description": text}
+            for name, text in zip(names, statements, strict=True)
+        ],
+    }
 
 
 SUITE_NAME = "suite.yaml"
@@ -267,11 +267,10 @@ def write(found: Found, folder: Path) -> Path:
     """
     if not found.tasks:
         reasons = "".join(f"\n{item}" for item in found.left_out)
-        raise Unimportable([problem(found.source, f"no task can be imported{reasons}")])
+        raise unimportable(found.source, f"no task can be imported{reasons}")
     # A link that leads nowhere would be written through.
     if folder.exists() or folder.is_symlink():
-        words = f"{folder} exists already and is left as it is; choose another --output"
-        raise Unimportable([problem(folder, words)])
+        raise unimportable(folder, f"{folder} exists already and is left as it is; choose another --output")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -284,6 +283,11 @@ def write(found: Found, folder: Path) -> Path:
     return folder / SUITE_NAME
 
 
+def suite_text(found: Found) -> str:
+    """The suite as YAML, with comments that say where each task came from and what is missing."""
+    return "".join(f"{line}\n" for line in _lines(found))
+
+
 def _dumped(value: Any) -> list[str]:
     """The lines of a value as block YAML; texts of several lines stay readable."""
     text = yaml.dump(
@@ -293,7 +297,6 @@ def _dumped(value: Any) -> list[str]:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    """The suite as YAML, with comments that say where each task came from and what is missing."""
     yield MODELINE
     yield f"# Imported from {_comment(found.source)} by `uplift import`."
     for title, items in (("Not imported", found.left_out), ("To know", found.notes)):
@@ -315,8 +318,7 @@ def _comment(text: str) -> str:
 
 
 def _fill(folder: Path, found: Found) -> None:
-    text = "".join(f"{line}\n" for line in _lines(found))
-    (folder / SUITE_NAME).write_text(text, encoding="utf-8")
+    (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
     (folder / editor_schema.FILE_NAME).write_text(editor_schema.text(), encoding="utf-8")
     for name, data in found.fixtures.items():
         place = folder / "fixtures" / name
@@ -325,7 +327,7 @@ def _fill(folder: Path, found: Found) -> None:
 
 
 def _check(path: Path, found: Found) -> None:
-    """The file must say what was meant: it is read back and compared."""
+    """Read the written suite back; raises Unimportable where its tasks are not those that were meant."""
     try:
         loaded = suite.load(path)
     except suite.InvalidSuite as invalid:
@@ -336,8 +338,7 @@ def _check(path: Path, found: Found) -> None:
         raise Unimportable(problems) from invalid
     meant = tuple(Task.model_validate(task.fields) for task in found.tasks)
     if loaded.tasks != meant:
-        words = "the suite would not say what the source says; please report this"
-        raise Unimportable([problem(found.source, words)])
+        raise unimportable(found.source, "the suite would not say what the source says; please report this")
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""Read a promptfoo configuration: every prompt with every test becomes a task; providers stay behind.
+"""Read a promptfoo configuration: each prompt with each test becomes a task; providers are left out.
 
 Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
 (lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
@@ -17,7 +17,7 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers import promptfoo_judges
+from producer.importers import promptfoo_checks
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
@@ -29,8 +29,7 @@ from producer.importers.imported import (
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, check_of, rendered
-from producer.importers.promptfoo_judges import Judged
+from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered
 from producer.suites import json_file, yaml_file
 from producer.suites.yaml_file import Node
 
@@ -127,11 +126,9 @@ class PromptfooConfig:
 
     def _tests_in(self, name: str, entry: Node) -> Iterator[tuple[ImportedSource, Node]]:
         file = name.removeprefix("file://")
-        if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
-            why = "only tests in .yaml and .json files can be read; write them out"
-            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", why)
-            return
         try:
+            if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
+                raise Refused("only tests in .yaml and .json files can be read; write them out")
             text = text_beside(self.home, file)
         except Refused as refused:
             self.leave_out(self.sources[0], entry, f"tests {shown(name)}", str(refused))
@@ -176,7 +173,7 @@ class PromptfooConfig:
         return target.value
 
 
-_REASONS = {"threshold": "every assertion must hold here"}
+_ALL_HOLD = "every assertion must hold here"
 _TEST_KEYS = ("description", "vars", "assert", "prompts")
 _ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
 
@@ -210,7 +207,7 @@ def convert(path: Path) -> Found:
 
 
 class _Cases:
-    """Takes every test with every prompt and every choice of variables, and makes tasks of them."""
+    """Makes a task of every test with every prompt and every combination of variables."""
 
     def __init__(self, config: PromptfooConfig, found: Found) -> None:
         self._config = config
@@ -243,7 +240,7 @@ class _Cases:
         assertions: list[Assertion] = []
         for owner, holder in (*holders, (source, node)):
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            self._found.leave_out_settings(owner, holder, _TEST_KEYS, reasons=_REASONS)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
@@ -277,7 +274,7 @@ class _Cases:
             self._found.leave_out("task", test.place, what, why)
             return
         self._used.update(checks)
-        seconds = promptfoo_judges.timeout_of(list(checks.values()))
+        seconds = promptfoo_checks.timeout_of(list(checks.values()))
         for id_, judge in judged:
             fields: dict[str, Any] = {"id": id_}
             if test.description:
@@ -292,10 +289,10 @@ class _Cases:
             self._found.tasks.append(ImportedTask(origin, fields))
 
     def _judges(self, checks: list[Check], test: Test, context: dict[str, Any]) -> list[tuple[str, Judged]]:
-        deterministic = promptfoo_judges.needs_no_model(checks)
+        deterministic = promptfoo_checks.needs_no_model(checks)
         id_ = self._found.new_id(test.name) if deterministic else ""
-        judged = promptfoo_judges.deterministic_of(checks, id_, test.place, context)
-        rubric = promptfoo_judges.rubric_of(checks)
+        judged = promptfoo_checks.deterministic_of(checks, id_, test.place, context)
+        rubric = promptfoo_checks.rubric_of(checks)
         found = [(id_, judged)] if judged is not None else []
         if rubric is not None:
             found.append((self._found.new_id(f"{test.name}-rubric" if judged else test.name), rubric))
