@@ -11,7 +11,7 @@ from functools import partial
 from typing import assert_never
 
 from judges.checks import contains, equals
-from judges.judgment import Ask, Completion, Judgment, TooSlow, Workspace, time_limit
+from judges.judgment import Ask, Completion, Judgment, TooSlow, Workspace, time_limit, yes_or_no
 from judges.safe_text import storable
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, JudgeSpec, Pytest, Regex, Rubric
 
@@ -71,7 +71,7 @@ def _in_time(kind: str, check: Callable[[str], Judgment], text: str) -> Judgment
         with time_limit():
             return check(text)
     except TooSlow as slow:
-        return Judgment(judge=kind, passed=False, score=0.0, details=str(slow))
+        return yes_or_no(kind, False, str(slow))
 
 
 def _text_check(spec: JudgeSpec, workspace: Workspace) -> Callable[[str], Judgment] | None:

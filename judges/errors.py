@@ -1,4 +1,4 @@
-"""The error that users see: one line says what is wrong and what to do, and an exit code says whose turn it is."""
+"""The base of all errors that users see: one line with the problem and the remedy, and the command's exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 class UpliftError(Exception):
-    """What somebody can put right; its text reads `what is wrong; what to do`.
+    """An error that a user or operator can fix; its text reads `what is wrong; what to do`.
 
     `code` names the kind for programs, `exit_code` is what the command ends with.
     """

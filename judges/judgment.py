@@ -1,4 +1,4 @@
-"""What a model returned, what a judge said of it, and what all judges share: shapes, and the second they may take.
+"""The shapes of completions and judgments, and the time limit that all judges of text share.
 
 A judge that has no process of its own gets one second for an output; after that the output has failed. The second is
 processor time of the judging thread: an honest output must not fail because others keep the machine busy. Nothing
@@ -60,10 +60,14 @@ Seconds = Annotated[float | None, _SECONDS]
 Tally = Annotated[int, COUNT]
 
 
-class Completion(BaseModel):
-    """What the model returned. None means unknown, never zero."""
+class _Stored(BaseModel):
+    """What is stored of an attempt: it never changes, and fields that a later version wrote are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Completion(_Stored):
+    """What the model returned. None means unknown, never zero."""
 
     text: str = ""
     truncated: bool = False
@@ -82,26 +86,22 @@ class Completion(BaseModel):
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens and cost of several calls together; unknown as soon as one of them is, because then the sum is."""
+    """Add up tokens and cost of several calls; a sum is None where one of its parts is unknown."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd")
     parts = {name: [getattr(call, name) for call in calls] for name in names}
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
-class Criterion(BaseModel):
+class Criterion(_Stored):
     """Points that a judge gave for one named requirement; `achieved` is None where it gave none."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
     achieved: Points = None
     max_points: Points = None
 
 
-class BenchmarkTimes(BaseModel):
+class BenchmarkTimes(_Stored):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     name: str
     nop_median: Seconds = None
@@ -109,10 +109,8 @@ class BenchmarkTimes(BaseModel):
     oracle_median: Seconds = None
 
 
-class Tests(BaseModel):
+class Tests(_Stored):
     """Counts of a test run on the candidate's output, and of the oracle's own failures."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     passed: Tally = 0
     failed: Tally = 0
@@ -120,22 +118,18 @@ class Tests(BaseModel):
     oracle_failed: Tally = 0
 
 
-class Snapshot(BaseModel):
+class Snapshot(_Stored):
     """Whether recorded results still hold: `status` is "passed" when they do."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     status: str | None = None
     pass_to_fail: Tally = 0
 
 
-class Judgment(BaseModel):
+class Judgment(_Stored):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
     A panel's consensus is one Judgment whose `panel` holds each member's own.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     judge: str
     judge_model: str | None = None
@@ -154,6 +148,18 @@ class Judgment(BaseModel):
     benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None
     snapshot: Snapshot | None = None
+
+
+def yes_or_no(judge: str, passed: bool, details: str, wanted: tuple[str, ...] = ()) -> Judgment:
+    """A judgment without shades: the score is 1 or 0, and what was wanted is matched or missed."""
+    return Judgment(
+        judge=judge,
+        passed=passed,
+        score=float(passed),
+        details=details,
+        matched=wanted if passed else (),
+        missed=() if passed else wanted,
+    )
 
 
 @dataclass(frozen=True)
@@ -189,7 +195,7 @@ _deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 class TooSlow(Exception):
-    """The time was up before it was known whether an output is good."""
+    """A judge used its second without a result."""
 
 
 @contextmanager

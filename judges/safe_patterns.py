@@ -1,4 +1,4 @@
-"""Regular expressions that may come from strangers: checked before use, and matched against the clock.
+"""Compile and match regular expressions that strangers may have written, within size and time limits.
 
 The `regex` package understands Python's syntax (and named groups as other languages write them) and gives up
 after a time limit, which `re` cannot. Covered: catastrophic backtracking, patterns that would take gigabytes

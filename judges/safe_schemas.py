@@ -1,4 +1,4 @@
-"""JSON Schemas that may come from strangers: checked before use, and applied against the clock.
+"""Check and apply JSON Schemas that strangers may have written, within a time limit.
 
 Nothing is ever fetched: a `$ref` must lead to the schema itself or to a published meta-schema. Patterns are
 matched with a time limit, and so is the whole check, because a few dozen references can ask for billions of
@@ -37,7 +37,7 @@ _DRAFTS = (
 
 
 def wrong_schema(schema: Schema) -> Iterator[tuple[Path, str]]:
-    """What is wrong with a schema: where in it, and what; nothing where it can be used."""
+    """Yield every fault of a schema, as its place and what is wrong there; none where it can be used."""
     draft = _draft(schema)
     if draft is None:
         yield ("$schema",), "unknown draft; leave it out, or name a draft from 4 to 2020-12"
@@ -81,13 +81,12 @@ def _draft(schema: Schema) -> Any:
     named = schema.get("$schema")
     if named is None:
         return _DRAFTS[0]
-    known = {draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id")): draft for draft in _DRAFTS}
-    names = {str(name).rstrip("#"): draft for name, draft in known.items()}
+    names = {str(draft.ID_OF(draft.META_SCHEMA)).rstrip("#"): draft for draft in _DRAFTS}
     return names.get(named.rstrip("#")) if isinstance(named, str) else None
 
 
 def _unusable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Patterns that cannot be used, and references that lead elsewhere, wherever they stand."""
+    """Yield patterns that cannot be used and references that lead out of the schema, at any depth."""
     if isinstance(part, list):
         for index, item in enumerate(part):
             yield from _unusable(item, (*path, index))
@@ -105,14 +104,10 @@ def _unusable(part: Any, path: Path) -> Iterator[tuple[Path, str]]:
         if key == "pattern" and isinstance(value, str):
             yield from _wrong_pattern(value, (*path, key))
         elif key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
-            if not value.startswith("#") and value.rstrip("#") not in _published():
+            if not value.startswith("#") and value.rstrip("#") not in {uri.rstrip("#") for uri in REGISTRY}:
                 yield (*path, key), f"{value!r} leads outside, and nothing is fetched; copy it into $defs"
         elif key not in _DATA:
             yield from _unusable(value, (*path, key))
-
-
-def _published() -> set[str]:
-    return {uri.rstrip("#") for uri in REGISTRY}
 
 
 def _wrong_pattern(pattern: str, path: Path) -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""Text from anyone, made safe: one way to write accents, nothing that UTF-8 cannot hold, strict JSON, plain messages.
+"""Read and quote text from strangers safely: normalised accents, valid UTF-8, strict JSON, plain error messages.
 
 The lowest room: every package reads strangers' texts, and all of them by these functions.
 """
@@ -45,7 +45,7 @@ def _long_runs() -> Any:
 
 
 def storable(value: _Value) -> _Value:
-    """The same with every text in it such as UTF-8 can hold; the very same where nothing had to be replaced.
+    """Replace what UTF-8 cannot hold in every text of a value; returns the same object where nothing had to change.
 
     JSON can spell lone surrogates, which no file and no store takes. Looks into tuples and pydantic's models.
     """

@@ -34,7 +34,7 @@ def a_suite(folder: Path, test_code: str = "def test_it(): pass", **helpers: str
 
 def needs(way: Way) -> None:
     """Skip where this machine cannot do it that way."""
-    if way != "plain" and not command.probe().works:
+    if way != "plain" and not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
 
 
@@ -49,7 +49,8 @@ async def judged(
     spec = Pytest(type="pytest", test_file="fixtures/test_it.py", timeout_seconds=seconds)
     workspace = Workspace(suite=suite, left=left, sandbox="off" if way == "plain" else "required")
     judgment = await pytest_file.judge(spec, Completion(text=text), workspace)
-    assert way != "warm" or not warm_pool.why_not(), f"not judged in a warm sandbox: {warm_pool.why_not()}"
+    why_not = warm_pool.pool().why_not
+    assert way != "warm" or not why_not, f"not judged in a warm sandbox: {why_not}"
     return judgment
 
 

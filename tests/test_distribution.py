@@ -87,7 +87,7 @@ def installed(build, short_tmp):
 
 @pytest.mark.slow
 def test_the_installed_wheel_runs_a_suite_with_a_pytest_task(installed, short_tmp):
-    if not command.probe().works:
+    if not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
     environment, packages = installed
     # Each process of the run notes which files of ours it has executed, under its own number.

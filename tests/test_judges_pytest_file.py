@@ -267,7 +267,7 @@ async def test_a_missing_test_file_or_one_outside_fixtures_is_an_error_of_the_ju
 async def test_a_required_sandbox_that_does_not_work_is_an_error_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "probe", lambda: command.Probe(works=False, why_not="not today"))
+    monkeypatch.setattr(command, "probe", lambda: command.Confinement(bubblewrap=False, why_not="not today"))
     ran = tmp_path / "ran"
     suite = a_suite(tmp_path, f"open({str(ran)!r}, 'w')\ndef test_it(): pass")
     spec = Pytest(type="pytest", test_file="fixtures/test_it.py")
@@ -283,7 +283,9 @@ async def test_a_required_sandbox_that_does_not_work_is_an_error_and_runs_nothin
 async def test_without_bubblewrap_the_judgment_says_so_and_a_warning_comes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(command, "probe", lambda: command.Probe(works=False, why_not="none of that here"))
+    monkeypatch.setattr(
+        command, "probe", lambda: command.Confinement(bubblewrap=False, why_not="none of that here")
+    )
     spec = Pytest(type="pytest", test_file="fixtures/test_it.py")
     workspace = Workspace(suite=a_suite(tmp_path), sandbox="auto")
 

@@ -16,7 +16,7 @@ from pytest_judging import a_suite, children, processes_naming, until
 from judges.inside import supervisor
 from judges.judgment import Sandbox
 from judges.sandbox import bubblewrap, command
-from judges.sandbox.command import Input, SandboxLimits, SandboxResult
+from judges.sandbox.command import Input, SandboxCommand, SandboxLimits, SandboxResult
 
 MIB = 1024 * 1024
 PYTHON = (sys.executable, "-I", "-c")
@@ -25,7 +25,7 @@ PYTHON = (sys.executable, "-I", "-c")
 @pytest.fixture(params=["required", "off"])
 def setting(request: pytest.FixtureRequest) -> Sandbox:
     chosen: Sandbox = request.param
-    if chosen == "required" and not command.probe().works:
+    if chosen == "required" and not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
     return chosen
 
@@ -43,7 +43,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 async def python(code: str, setting: Sandbox, seconds: float = 60, **limits: int) -> SandboxResult:
     return await command.run(
-        [*PYTHON, code], timeout_seconds=seconds, limits=SandboxLimits(**limits), sandbox=setting
+        SandboxCommand([*PYTHON, code], seconds, limits=SandboxLimits(**limits)), setting
     )
 
 
@@ -61,13 +61,13 @@ async def test_a_command_gets_its_inputs_and_hands_back_output_report_and_exit_c
         "sys.exit(7)"
     )
 
-    result = await command.run(
+    wanted = SandboxCommand(
         [*PYTHON, code, Input("folder/inside.txt")],
         inputs={"folder": folder, "deep/text": b"from memory"},
         environment={"OTHER": Input("deep/text")},
         timeout_seconds=60,
-        sandbox=setting,
     )
+    result = await command.run(wanted, setting)
 
     assert (result.ending, result.exit_code, result.error) == ("exited", 7, None)
     assert result.output == b"from a folder from memory\n"
@@ -95,7 +95,7 @@ async def test_death_by_signal_is_told_as_128_plus_its_number(setting: Sandbox) 
 
 
 async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(setting: Sandbox) -> None:
-    result = await command.run(["/bin/no-such-program"], timeout_seconds=60, sandbox=setting)
+    result = await command.run(SandboxCommand(["/bin/no-such-program"], 60), setting)
 
     assert result.error is not None
     assert "could not start /bin/no-such-program" in result.error
@@ -194,7 +194,9 @@ async def test_no_more_commands_run_at_once_than_there_are_cores(setting: Sandbo
 
 
 async def test_a_required_sandbox_that_is_not_there_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "probe", lambda: command.Probe(works=False, why_not="not installed"))
+    monkeypatch.setattr(
+        command, "probe", lambda: command.Confinement(bubblewrap=False, why_not="not installed")
+    )
 
     with pytest.raises(command.SandboxUnavailable, match="not installed"):
         await python("pass", "required")
@@ -208,7 +210,7 @@ def test_the_probe_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         command.probe.cache_clear()
 
-    assert (found.works, found.why_not) == (False, "bwrap is not installed")
+    assert (found.bubblewrap, found.why_not) == (False, "bwrap is not installed")
 
 
 def test_the_probe_tells_what_a_bubblewrap_that_fails_had_to_say(
@@ -224,7 +226,7 @@ def test_the_probe_tells_what_a_bubblewrap_that_fails_had_to_say(
     finally:
         command.probe.cache_clear()
 
-    assert not found.works
+    assert not found.bubblewrap
     assert "No permissions to create a new namespace" in found.why_not
 
 
@@ -237,7 +239,7 @@ from judges.sandbox import command
 tempfile.tempdir = {str(tmp_path / "temporary")!r}
 command.probe()
 print("ready", flush=True)
-asyncio.run(command.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={setting!r}))
+asyncio.run(command.run(command.SandboxCommand(["/bin/sleep", "600"], 600), {setting!r}))
 """
     root = Path(__file__).parent.parent
     with subprocess.Popen(
@@ -259,7 +261,7 @@ asyncio.run(command.run(["/bin/sleep", "600"], timeout_seconds=600, sandbox={set
 def test_a_worker_killed_while_bubblewrap_starts_leaves_no_half_of_it_behind(
     tmp_path: Path, eventually: Callable[..., None]
 ) -> None:
-    if not command.probe().works:
+    if not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
     # This bubblewrap comes late: it begins when the worker that waits for its word is dead.
     real, marker = bubblewrap.executable(), f"half-{os.getpid()}-{tmp_path.name}"
@@ -271,7 +273,7 @@ def test_a_worker_killed_while_bubblewrap_starts_leaves_no_half_of_it_behind(
     script = f"""
 import threading
 from judges.sandbox import bubblewrap, command
-confinement = command.Confinement(bubblewrap=True, user=command.probe().user)
+confinement = command.probe()
 bubblewrap.executable = lambda: {str(late)!r}
 command.run_blocking(command.SandboxCommand(["/bin/echo", {marker!r}], 600), confinement, threading.Event())
 """
@@ -285,7 +287,7 @@ command.run_blocking(command.SandboxCommand(["/bin/echo", {marker!r}], 600), con
 
 
 def test_an_interpreter_that_was_started_by_a_relative_path_is_found_inside(tmp_path: Path) -> None:
-    if not command.probe().works:
+    if not command.probe().bubblewrap:
         pytest.skip(f"bubblewrap does not work here: {command.probe().why_not}")
     suite = a_suite(tmp_path)
     script = f"""
@@ -312,5 +314,5 @@ for left in (None, pathlib.Path({str(tmp_path)!r}, "left")):
         text=True,
         check=False,
     )
-    assert "works=True" in said.stdout, said
+    assert "bubblewrap=True" in said.stdout, said
     assert said.stdout.count("passed=True") == 2, said

@@ -16,48 +16,41 @@ import asyncio
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 from judges.judgment import BenchmarkTimes, Completion, Judgment, Snapshot, Tests, Workspace
 from judges.sandbox import bubblewrap
 from judges.sandbox import command as sandbox
-from judges.sandbox.command import Input, SandboxResult
+from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.spec import Benchmark as Spec
 
 MIN_SPEEDUP = 0.95
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import benchmark_runner as r; r.main()"
 _DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
 
 
 async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Judgment:
-    """Failed when the output's code breaks, fails a test or is slower; an error when the suite's breaks."""
+    """Judge by the measured speedup: broken, failing or slower code fails; broken code of the suite is an error."""
     # Millions of lines take a while, during which others may have their turn.
     code = (await asyncio.to_thread(code_of, completion.text)).encode("utf-8", "replace")
     files = [spec.benchmark_file, spec.original_file, *([spec.oracle_file] if spec.oracle_file else [])]
     (fixtures,) = {workspace.fixture(file)[0] for file in files}
     benchmarks, original, *oracle = map(Input, files)
-    command: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c", _BOOT, Input("harness")]
-    command += [
-        f"{_measuring_seconds(spec.timeout_seconds)}",
-        benchmarks,
-        original,
-        Input("solution.py"),
-        *oracle,
-    ]
-    result = await sandbox.run(
-        command,
-        inputs={"solution.py": code, "fixtures": fixtures, **_harness()},
-        timeout_seconds=spec.timeout_seconds,
-        sandbox=workspace.sandbox,
-    )
-    judgment = _judged(result, has_oracle=bool(oracle))
-    if result.sandboxed or result.error:
-        return judgment
-    return judgment.model_copy(update={"details": f"[{sandbox.UNSANDBOXED}] {judgment.details}"})
+    command: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c"]
+    command += [sandbox.BOOT.format("benchmark_runner"), Input("harness")]
+    # So much less than the timeout that the runner ends by itself and can say whose fault it was.
+    seconds = max(spec.timeout_seconds - 2, spec.timeout_seconds / 2)
+    command += [f"{seconds}", benchmarks, original, Input("solution.py"), *oracle]
+    harness = {f"harness/{place}": content for place, content in sandbox.inside_code().items()}
+    inputs: dict[str, bytes | Path] = {"solution.py": code, "fixtures": fixtures, **harness}
+    result = await sandbox.run(SandboxCommand(command, spec.timeout_seconds, inputs), workspace.sandbox)
+    if result.error:
+        return _error(result.error)
+    return sandbox.marked(_judged(result, has_oracle=bool(oracle)), result)
 
 
 def code_of(text: str) -> str:
-    """The last fenced block that defines something, else the last fenced block, else the whole text."""
+    """Find the code in an output: the last fenced block with a definition, else the last block, else the whole text."""
     blocks = _fenced_blocks(text)
     defining = [block for block in blocks if _DEFINES.search(block)]
     return (defining or blocks or [text])[-1]
@@ -82,19 +75,7 @@ def _fenced_blocks(text: str) -> list[str]:
     return blocks
 
 
-def _harness() -> dict[str, bytes]:
-    """Our modules that run inside, as a package without the rest of it."""
-    return {f"harness/{place}": content for place, content in sandbox.inside_code().items()}
-
-
-def _measuring_seconds(timeout_seconds: float) -> float:
-    """What the runner gets of the time, so that it ends by itself and can say whose fault it was."""
-    return max(timeout_seconds - 2, timeout_seconds / 2)
-
-
 def _judged(result: SandboxResult, *, has_oracle: bool) -> Judgment:
-    if result.error:
-        return _error(result.error)
     # What ends the runner while it writes leaves a last line that was cut.
     lines = [json.loads(line) for line in result.report.split(b"\n")[:-1]]
     if lines and "outcome" in lines[-1]:
@@ -102,7 +83,8 @@ def _judged(result: SandboxResult, *, has_oracle: bool) -> Judgment:
     # A memory bound or a kill ends the runner too; from the candidate's turn on it is the candidate's doing.
     how = f"the run was ended ({result.ending}, exit code {result.exit_code})"
     if lines:
-        return _failed(f"{how} with the output's code at work", Tests(errored=1))
+        why = f"{how} with the output's code at work"
+        return Judgment(judge="benchmark", passed=False, score=0.0, details=why, tests=Tests(errored=1))
     return _error(f"{how} before the output's code had its turn")
 
 
@@ -153,10 +135,6 @@ def _task_speedup(benchmarks: tuple[BenchmarkTimes, ...], *, has_oracle: bool) -
         if one.nop_median and one.agent_median and all(others):
             logarithms.append(math.log(one.nop_median / one.agent_median))
     return (math.exp(math.fsum(logarithms) / len(logarithms)) if logarithms else 1.0), len(logarithms)
-
-
-def _failed(why: str, tests: Tests) -> Judgment:
-    return Judgment(judge="benchmark", passed=False, score=0.0, details=why, tests=tests)
 
 
 def _error(why: str) -> Judgment:

@@ -1,8 +1,8 @@
-"""Check that an output is a given text, give or take what the task says does not count."""
+"""Check that an output equals a given text; the task says whether case and white space count."""
 
 from __future__ import annotations
 
-from judges.judgment import Judgment, look_at_clock
+from judges.judgment import Judgment, look_at_clock, yes_or_no
 from judges.safe_text import composed
 from judges.spec import Equals
 
@@ -13,14 +13,8 @@ def judged(spec: Equals, text: str) -> Judgment:
     """Score is 1 or 0. White space around both, line endings and how accents are encoded never count."""
     wanted, given = _normal(spec, spec.text), _normal(spec, text)
     passed = wanted == given
-    return Judgment(
-        judge="equals",
-        passed=passed,
-        score=float(passed),
-        details="equal" if passed else _difference(wanted, given),
-        matched=(spec.text,) if passed else (),
-        missed=() if passed else (spec.text,),
-    )
+    details = "equal" if passed else _difference(wanted, given)
+    return yes_or_no("equals", passed, details, (spec.text,))
 
 
 def _normal(spec: Equals, text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from judges import safe_schemas
-from judges.judgment import Judgment, Workspace, look_at_clock
+from judges.judgment import Judgment, Workspace, look_at_clock, yes_or_no
 from judges.safe_text import NotJson, strict_json
 from judges.spec import JsonSchema
 
@@ -31,25 +31,20 @@ def judged(schema: safe_schemas.Schema, text: str) -> Judgment:
         why = "nested too deeply" if isinstance(problem, RecursionError) else "a number is too large"
         return _failed(f"cannot be checked: {why}")
     details = "; ".join(f"{_pointer(path)}: {message[:200]}" for path, message in wrong)
-    return Judgment(
-        judge="json-schema",
-        passed=not wrong,
-        score=float(not wrong),
-        details=details or "satisfies the schema",
-    )
+    return yes_or_no("json-schema", not wrong, details or "satisfies the schema")
 
 
 def _deeper(value: Any, most: int) -> bool:
-    """Whether lists and objects stand more than so many levels inside each other; without recursion."""
+    """Whether lists and objects are nested more than `most` levels deep; found without recursion."""
     level = [value] if isinstance(value, list | dict) else []
     for _ in range(most):
         inside = (part.values() if isinstance(part, dict) else part for part in level)
-        level = [one for values in inside for one in values if isinstance(one, list | dict)]
+        level = [item for items in inside for item in items if isinstance(item, list | dict)]
     return bool(level)
 
 
 def _failed(why: str) -> Judgment:
-    return Judgment(judge="json-schema", passed=False, score=0.0, details=why)
+    return yes_or_no("json-schema", False, why)
 
 
 def unfenced(text: str) -> str:

@@ -1,5 +1,4 @@
-"""Run a suite's test file against an output, in a sandbox, and judge by what our own plugin reports of each
-test.
+"""Run a suite's test file against an output, in a sandbox, and judge by what our plugin reports of each test.
 
 The output is a read-only file named in `AI_OUTPUT_FILE`; files that an agent left are read-only in
 `AI_WORKSPACE`. The tests run in an empty folder of their own, may import what this environment has and what
@@ -17,6 +16,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,24 +33,25 @@ MAX_COLLECTED = 1_000_000
 MAX_DETAILS_CHARACTERS = 4000
 # A test that is reported more than once (subtests, an error in teardown) counts by its worst outcome.
 _BEST_TO_WORST = ("passed", "xpassed", "xfailed", "skipped", "errored", "failed")
+_ERRORED = _BEST_TO_WORST.index("errored")  # an outcome that nobody knows counts as this
 
 
 @dataclass
 class Report:
-    """What became of a test run. `ended` is False when pytest did not come to its own end; `forged` says that
-    somebody else wrote lines with its nonce.
+    """What became of a test run: whether pytest `ended` by itself, and whether others wrote lines (`forged`).
+
+    `outcomes` are by test, each with the line that tells why.
     """
 
     started: bool = False
     ended: bool = False
     forged: bool = False
     collected: int = 0
-    outcomes: dict[str, str] = field(default_factory=dict)
-    lines: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     not_collected: list[str] = field(default_factory=list)
 
     def count(self, outcome: str) -> int:
-        return sum(1 for told in self.outcomes.values() if told == outcome)
+        return sum(1 for told, _ in self.outcomes.values() if told == outcome)
 
 
 def read(written: bytes, nonce: str) -> Report:
@@ -60,20 +61,15 @@ def read(written: bytes, nonce: str) -> Report:
     for line in lines:
         # Looked for first: millions of other lines would take long to parse.
         if nonce.encode() in line:
-            told = _parsed(line)
-            _take(report, told if isinstance(told, dict) and told.get("nonce") == nonce else {})
+            event = None
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+            _take(report, event, nonce)
     return report
 
 
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _take(report: Report, line: dict[str, Any]) -> None:
-    match line:
+def _take(report: Report, event: Any, nonce: str) -> None:
+    match event if isinstance(event, dict) and event.get("nonce") == nonce else None:
         case {"event": "start"}:
             report.started = True
         case {"event": "collected", "count": int(count)} if 0 <= count <= MAX_COLLECTED:
@@ -81,7 +77,10 @@ def _take(report: Report, line: dict[str, Any]) -> None:
         case {"event": "not collected", "test": str(test), "line": str(told)}:
             report.not_collected.append(f"{test}: {told}")
         case {"event": "test", "test": str(test), "outcome": str(outcome), "line": str(told)}:
-            _note(report, test, outcome, told)
+            rank = _BEST_TO_WORST.index(outcome) if outcome in _BEST_TO_WORST else _ERRORED
+            known = report.outcomes.get(test)
+            if known is None or rank > _BEST_TO_WORST.index(known[0]):
+                report.outcomes[test] = (_BEST_TO_WORST[rank], told)
         case {"event": "end"}:
             report.ended = True
         case _:
@@ -89,9 +88,7 @@ def _take(report: Report, line: dict[str, Any]) -> None:
 
 
 def judgment(report: Report, *, died: str | None, last_words: str = "") -> Judgment:
-    """Judge a run whose plugin reported its start; `died` says how it ended if pytest did not come to its
-    end.
-    """
+    """Judge a run whose plugin reported its start; `died` says how it ended where pytest did not end by itself."""
     tests = Tests(
         passed=report.count("passed"),
         failed=report.count("failed"),
@@ -116,9 +113,9 @@ def _complaints(report: Report, collected: int, died: str | None, last_words: st
     complaints += [f"not collected: {told}" for told in report.not_collected]
     if not collected and not complaints:
         complaints.append("no test was collected" + (f": {last_words}" if last_words else ""))
-    unclean = [(test, outcome) for test, outcome in report.outcomes.items() if outcome != "passed"]
-    for test, outcome in unclean[:MAX_NAMED_TESTS]:
-        complaints.append(f"{outcome} {test}" + (f": {report.lines[test]}" if report.lines[test] else ""))
+    unclean = [(test, *outcome) for test, outcome in report.outcomes.items() if outcome[0] != "passed"]
+    for test, outcome, line in unclean[:MAX_NAMED_TESTS]:
+        complaints.append(f"{outcome} {test}" + (f": {line}" if line else ""))
     if len(unclean) > MAX_NAMED_TESTS:
         complaints.append(f"and {len(unclean) - MAX_NAMED_TESTS} more")
     if died is None and len(report.outcomes) < collected:
@@ -126,15 +123,6 @@ def _complaints(report: Report, collected: int, died: str | None, last_words: st
     if complaints and collected:
         complaints.insert(0, f"{report.count('passed')} of {collected} tests passed")
     return complaints
-
-
-def _note(report: Report, test: str, outcome: str, line: str) -> None:
-    worst = report.outcomes.get(test, "passed")
-    if outcome not in _BEST_TO_WORST:
-        outcome = "errored"
-    if test not in report.outcomes or _BEST_TO_WORST.index(outcome) > _BEST_TO_WORST.index(worst):
-        report.outcomes[test] = outcome
-        report.lines[test] = line
 
 
 _LAST_WORDS_CHARACTERS = 500
@@ -194,9 +182,9 @@ def _judged(result: SandboxResult, work: Work, spec: Pytest) -> Judgment:
     last_words = result.output.decode(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:]
     if not report.started:
         error = result.error or f"pytest did not start: {last_words or result.ending}"
-        return _marked(Judgment(judge="pytest", details=error, error=error), result)
+        return command.marked(Judgment(judge="pytest", details=error, error=error), result)
     died = None if report.ended and result.ending == "exited" else _how_it_died(result, spec)
-    return _marked(judgment(report, died=died, last_words=last_words), result)
+    return command.marked(judgment(report, died=died, last_words=last_words), result)
 
 
 def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
@@ -211,9 +199,3 @@ def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
             return "cancelled"
         case "exited":
             return f"the test process ended before pytest did (exit code {result.exit_code})"
-
-
-def _marked(judgment: Judgment, result: SandboxResult) -> Judgment:
-    if result.sandboxed:
-        return judgment
-    return judgment.model_copy(update={"details": f"[{command.UNSANDBOXED}] {judgment.details}"})

@@ -50,7 +50,7 @@ _START = re.compile(r'\{\s*"|\[')
 
 
 class UnreadableReply(Exception):
-    """No single grade could be taken from a reply; the message says why, for the judge and for the record."""
+    """A reply holds no grade, or several; the message says why, for the judge and for the record."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Told:
-    """What the judge was given: its prompt, the delimiters of the output in it, and the output as shown."""
+    """The judge's prompt, the two delimiters around the output in it, and the output as the prompt shows it."""
 
     prompt: str
     opening: str
@@ -319,5 +319,5 @@ def _scored(spec: Rubric, blank: Judgment, score: float, points: Sequence[float]
 
 
 def _usage(replies: Sequence[Completion]) -> dict[str, Any]:
-    """What all replies used and cost, as far as a judgment tells it."""
+    """Tokens and cost of all replies, under the names of a judgment's fields."""
     return {name: total for name, total in usage(replies).items() if name in Judgment.model_fields}

@@ -1,4 +1,4 @@
-"""Hold one version of the code under test in an interpreter of its own, and run benchmarks on demand.
+"""Load one version of the code under test into an interpreter of its own, and run benchmarks on request.
 
 Runs as a script inside the sandbox, once per version: `benchmark_child.py SOLUTION BENCHMARKS`. It imports
 the solution, then the benchmark file, and answers one JSON line per request. Every test, snapshot and timed
@@ -32,7 +32,7 @@ _PR_SET_DUMPABLE = 4
 
 @dataclass(frozen=True)
 class Timed:
-    """One benchmark: what to call before each batch, what to time, and how often if the file says so."""
+    """One benchmark: `prepare` sets up a batch and returns the call to time; `number` is how often, if given."""
 
     name: str
     prepare: Callable[[], Callable[[], object]]
@@ -67,7 +67,7 @@ def main(solution: str, benchmarks: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    _hide_from_siblings()
+    hide_from_siblings()
     # Helper modules may lie beside the benchmark file; at the end, so that they cannot stand in for others.
     sys.path.append(str(Path(benchmarks).parent))
     try:
@@ -89,7 +89,7 @@ def main(solution: str, benchmarks: str) -> None:
         _in_a_fork(line, line.receive(), timed, tests, snapshot)
 
 
-def _hide_from_siblings() -> None:
+def hide_from_siblings() -> None:
     """Keep other processes of the same user out of this one's memory and file descriptors (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -109,12 +109,15 @@ def _timed(module: ModuleType) -> Iterator[Timed]:
     """Every `time_*` function of the module and of its classes, once for each combination of its `params`."""
     for name, value in vars(module).items():
         if name.startswith("time_") and callable(value):
-            for params in _combinations(value):
-                yield _from_function(f"{module.__name__}.{name}", value, params)
+            methods = [""]
         elif isinstance(value, type) and value.__module__ == module.__name__:
-            for method in (method for method in dir(value) if method.startswith("time_")):
-                for params in _combinations(value):
-                    yield _from_method(f"{module.__name__}.{name}.{method}", value, method, params)
+            methods = [method for method in dir(value) if method.startswith("time_")]
+        else:
+            continue
+        for method in methods:
+            place = f"{module.__name__}.{name}" + (f".{method}" if method else "")
+            for params in _combinations(value):
+                yield _benchmark(place, value, method, params)
 
 
 def _combinations(holder: Any) -> list[tuple[Any, ...]]:
@@ -126,28 +129,18 @@ def _combinations(holder: Any) -> list[tuple[Any, ...]]:
     return [(value,) for value in params]
 
 
-def _from_function(name: str, function: Any, params: tuple[Any, ...]) -> Timed:
+def _benchmark(name: str, owner: Any, method: str, params: tuple[Any, ...]) -> Timed:
+    """`owner` is a function, or the class that has the method."""
+
     def prepare() -> Callable[[], object]:
-        if hasattr(function, "setup"):
-            function.setup(*params)
-        return lambda: function(*params)
-
-    return Timed(name + _in_brackets(params), prepare, getattr(function, "number", None))
-
-
-def _from_method(name: str, owner: type, method: str, params: tuple[Any, ...]) -> Timed:
-    def prepare() -> Callable[[], object]:
-        instance: Any = owner()
+        instance = owner() if method else owner
         if hasattr(instance, "setup"):
             instance.setup(*params)
-        bound = getattr(instance, method)
-        return lambda: bound(*params)
+        call = getattr(instance, method) if method else instance
+        return lambda: call(*params)
 
-    return Timed(name + _in_brackets(params), prepare, getattr(owner, "number", None))
-
-
-def _in_brackets(params: tuple[Any, ...]) -> str:
-    return f"({', '.join(map(repr, params))})" if params else ""
+    brackets = f"({', '.join(map(repr, params))})" if params else ""
+    return Timed(name + brackets, prepare, getattr(owner, "number", None))
 
 
 def _in_a_fork(
@@ -198,7 +191,7 @@ def _tested(test: Callable[[], object]) -> dict[str, str]:
 
 
 def _why(broken: BaseException) -> str:
-    """Type and message of an exception; a bare assertion is told by its line."""
+    """Type and message of an exception; the source line where an assertion has no message."""
     message = str(broken)
     if not message and (frames := traceback.extract_tb(broken.__traceback__)):
         message = frames[-1].line or ""

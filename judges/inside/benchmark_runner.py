@@ -19,7 +19,6 @@ rounds. A version is asked one thing at a time over a pipe, in a process group o
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -32,6 +31,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from judges.inside.benchmark_child import Line, hide_from_siblings
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 PROCESSORS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
@@ -157,8 +158,7 @@ class Version:
         return answer
 
 
-REPORT_FD = 3
-PR_SET_DUMPABLE = 4
+_REPORT = Line(reads=-1, writes=3)
 # Many short rounds: with 11 of 20 ms, equal code came out further apart on a busy machine.
 ROUNDS = 25
 MAX_ROUNDS = 100
@@ -181,7 +181,7 @@ Report = dict[str, Any]
 
 
 class Contest:
-    """All versions at once: what they hold, and what came out so far."""
+    """All versions of the code, and everything measured so far."""
 
     def __init__(self, seconds: float, benchmarks: str) -> None:
         self.begun = time.monotonic()
@@ -204,9 +204,7 @@ class Contest:
         return self.versions[role]
 
     def try_out(self) -> None:
-        """Run what the suite brings once, before the candidate is there to break it: who breaks later is not the
-        suite.
-        """
+        """Run all of the suite's own code once, without the candidate: if it breaks later, the candidate did it."""
         original, oracle = self.versions["original"], self.versions.get("oracle")
         if original.holds["snapshot"]:
             self.expected = _items(original.ask(do="snapshot")["value"])
@@ -222,9 +220,9 @@ class Contest:
             self.tests["oracle_failed"] = len(verdicts) - verdicts.count("passed")
 
     def give_turn(self) -> None:
-        """From here on, the candidate's code runs, and can do something to everything else in here."""
+        """Report that the candidate's code starts now: from here on, it can disturb everything else in the sandbox."""
         self.seconds_before_turn = time.monotonic() - self.begun
-        _tell({"stage": "candidate"})
+        _REPORT.send({"stage": "candidate"})
 
     def test(self) -> None:
         """Run every `test_*` function on the candidate."""
@@ -265,7 +263,7 @@ class Contest:
                     self.samples[name][role].append(seconds / number)
 
     def _clear_after(self, rounds: int) -> bool:
-        """Whether there were rounds enough to tell; it takes few for the hopeless and more for a close call."""
+        """Whether the rounds are enough for a verdict: few where the code is far too slow, more where it is close."""
         if rounds < HOPELESS_ROUNDS:
             return False
         ratios = [math.log(one["original"] / one["candidate"]) for one in self.medians()]
@@ -344,7 +342,7 @@ def _same(expected: Any, found: Any) -> bool:
 
 
 def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> Report:
-    """Everything, and who is to blame if it could not be done."""
+    """Run all steps and return the report; where one failed, it says whether suite or candidate is to blame."""
     try:
         holds = contest.start("original", original).holds
         if not holds["benchmarks"]:
@@ -378,16 +376,10 @@ def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> 
             version.signal(signal.SIGKILL)
 
 
-def _tell(message: Report) -> None:
-    waiting = json.dumps(message).encode() + b"\n"
-    while waiting:
-        waiting = waiting[os.write(REPORT_FD, waiting) :]
-
-
 def main() -> None:
-    """Do what the arguments say and report it."""
-    if sys.platform == "linux":  # or else code under test could reach this clock and report through /proc
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """Read the arguments, run the contest, write the report."""
+    hide_from_siblings()  # or else code under test could reach this clock and report through /proc
     hold_one_clock()
     seconds, benchmarks, original, candidate, *oracle = sys.argv[1:]
-    _tell(run(Contest(float(seconds), benchmarks), original, candidate, oracle[0] if oracle else None))
+    contest = Contest(float(seconds), benchmarks)
+    _REPORT.send(run(contest, original, candidate, oracle[0] if oracle else None))

@@ -50,16 +50,16 @@ _CAPABILITY_VERSION = 0x20080522
 
 @dataclass(frozen=True)
 class RightsSettings:
-    """What a process that confines itself is told. `user` None keeps the user."""
+    """Limits, descriptors and user of a process that confines itself. With `user` None it keeps its user."""
 
     memory_bytes: int
     processes: int
     file_bytes: int
     open_files: int
     cpu_seconds: int
-    report_fd: int
-    status_fd: int
-    lifeline_fd: int
+    report_fd: int = -1
+    status_fd: int = -1
+    lifeline_fd: int = -1
     user: int | None = None
     namespace: bool = False
     folder: str | None = None
@@ -79,8 +79,13 @@ def confine(in_child: Callable[[RightsSettings], RightsSettings]) -> None:
     try:
         become(sys.argv[2:], in_child(settings))
     except OSError as failed:
-        os.write(settings.status_fd, f"could not confine the process: {failed}".encode())
-        os._exit(1)
+        fail(settings.status_fd, failed)
+
+
+def fail(status_fd: int, failed: OSError) -> NoReturn:
+    """End this process, and tell the worker that it could not be confined."""
+    os.write(status_fd, f"could not confine the process: {failed}".encode())
+    os._exit(1)
 
 
 def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
@@ -107,7 +112,7 @@ def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
 
 
 def become(argv: list[str], settings: RightsSettings) -> None:
-    """Confine, say so, and replace this process; the report descriptor becomes number 3."""
+    """Confine this process, write "started", and execute `argv`; the report descriptor becomes number 3."""
     if settings.namespace:
         enter_own_user_namespace(settings.user)
     limit_resources(settings)
@@ -138,9 +143,7 @@ def become(argv: list[str], settings: RightsSettings) -> None:
 
 
 def _stay_first_process(settings: RightsSettings) -> RightsSettings:
-    """Return in a child: a first process that ran the command could not be ended by the command's own
-    signals.
-    """
+    """Return in a child: the kernel keeps a process's own signals from ending it where it is the first."""
     child = os.fork()
     if child != 0:
         os.close(settings.report_fd)
@@ -156,9 +159,7 @@ def enter_own_user_namespace(user: int | None) -> None:
     `user` is who to be in the surrounding namespace: root would be exempt from the process limit.
     """
     if user is not None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        _change_user(user)
     # A change of user hides /proc/self from the process itself, which could then not write its own id maps.
     _prctl(_PR_SET_DUMPABLE, 1)
     outer_user, outer_group = os.geteuid(), os.getegid()
@@ -183,29 +184,22 @@ def limit_resources(settings: RightsSettings) -> None:
 
 def drop_all_capabilities() -> None:
     """Empty every capability set, the bounding set included, so that no program can bring one back."""
-    for capability in range(64):
-        _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails past the last one, which is the end
+    _bound_capabilities()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     _set_capabilities(0)
 
 
 def become_private_user(user: int) -> None:
-    """Stop being root without losing sight of an interpreter that lives in root's home: read anything, write
-    nothing.
-    """
-    for capability in range(64):
-        if capability != _CAP_DAC_READ_SEARCH:
-            _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    """Become a user who reads everything, as an interpreter may live in root's home, and writes nothing."""
+    _bound_capabilities(_CAP_DAC_READ_SEARCH)
     _prctl(_PR_SET_KEEPCAPS, 1)
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+    _change_user(user)
     _set_capabilities(1 << _CAP_DAC_READ_SEARCH)
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH)
 
 
 def forbid_new_privileges() -> None:
-    """A set-user-id program gives nothing from here on."""
+    """Forbid new privileges: from here on, set-user-id programs run without their owner's rights."""
     if sys.platform == "linux":
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
@@ -229,6 +223,19 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
     """Mount as mount(2) does; raises OSError naming the target."""
     encoded = (source.encode(), target.encode(), kind.encode(), flags, options.encode())
     _check(_libc().mount(*encoded), target)
+
+
+def _change_user(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _bound_capabilities(kept: int | None = None) -> None:
+    """Take every capability but one out of the bounding set."""
+    for capability in range(64):
+        if capability != kept:
+            _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails past the last one, which is the end
 
 
 def _set_capabilities(mask: int) -> None:

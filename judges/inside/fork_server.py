@@ -1,9 +1,9 @@
-"""A warm interpreter inside a bubblewrap: pytest has run once and waits before collecting; each judgment is a
-fork.
+"""Serve judgments from a warm interpreter in a bubblewrap: pytest waits before it collects, each judgment is a fork.
 
-Worker ─ socket ─▶ zygote ─ fork ─▶ keeper ─ fork ─▶ first process ─ fork ─▶ tests The zygote never reads a
-line of a suite. The keeper of one judgment ends it when its time is up, when it holds too much memory, or
-when the worker lets go of the lifeline. The first process has namespaces of its own for processes, mounts,
+    worker ─ socket ─▶ zygote ─ fork ─▶ keeper ─ fork ─▶ first process ─ fork ─▶ tests
+
+The zygote never reads a line of a suite. The keeper of one judgment ends it when its time is up, when it holds too
+much memory, or when the worker closes the lifeline. The first process has namespaces of its own for processes, mounts,
 network and more, in which it mounts empty folders, a new /proc and the output, read-only; when it ends, the
 kernel ends all in there. The tests run as `drop_rights` leaves them: no capability, no user namespace, bounded.
 
@@ -21,7 +21,6 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -100,7 +99,7 @@ def main() -> NoReturn:
 
 
 def _out_of_the_way(control: int) -> socket.socket:
-    """The control socket at a high number, and nothing but nowhere at the numbers that tests will write to.
+    """Move the control socket to a high number, and put /dev/null at the number that tests will write to.
 
     Anything else there, such as a log file of pytest's, would be closed under it when a fork takes the
     number.
@@ -148,7 +147,7 @@ def _serve(control: socket.socket, places: InsidePlaces) -> pytest_plugin.Pytest
             return _keep(Job.from_json(told), Descriptors(*descriptors), places)
         for descriptor in descriptors:
             os.close(descriptor)
-        _reap()
+        supervisor.reap()
 
 
 def _has_conftest(run: pytest_plugin.PytestRun) -> bool:
@@ -174,16 +173,8 @@ def _warm_up(test_file: str) -> None:
     sys.modules.pop(Path(test_file).stem, None)
 
 
-def _reap() -> None:
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def _keep(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.PytestRun:
-    """Start the first process of a judgment, wait for it or end it, say how it ended; return only in the
-    tests'.
-    """
+    """Start a judgment's first process, wait for it or end it, report how it ended; only the tests return."""
     try:
         drop_rights.die_with_parent()
         drop_rights.unshare(drop_rights.CLONE_NEWPID)
@@ -196,13 +187,8 @@ def _keep(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.Py
         _, status = os.waitpid(first, 0)
         os.write(held.status, f"\n{ending} {os.waitstatus_to_exitcode(status)}".encode())
     except OSError as failed:
-        _fail(held.status, failed)
+        drop_rights.fail(held.status, failed)
     os._exit(0)
-
-
-def _fail(status: int, failed: OSError) -> NoReturn:
-    os.write(status, f"could not confine the process: {failed}".encode())
-    os._exit(1)
 
 
 def _watch(first: int, job: Job, lifeline: int) -> str:
@@ -227,7 +213,7 @@ def _watch(first: int, job: Job, lifeline: int) -> str:
 
 
 def _be_first(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugin.PytestRun:
-    """Be process 1: make a world with nothing in it but the output, and end it when the tests end."""
+    """Be process 1: mount a file system with nothing new but the output, start the tests, and end with them."""
     try:
         drop_rights.die_with_parent()
         os.close(held.lifeline)
@@ -240,7 +226,7 @@ def _be_first(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugi
                 os.close(descriptor)
             drop_rights.serve_as_first(tests)
     except OSError as failed:
-        _fail(held.status, failed)
+        drop_rights.fail(held.status, failed)
     return job.run
 
 
@@ -271,7 +257,7 @@ def _make_world(job: Job, text: int, places: InsidePlaces) -> None:
 
 
 def _become_tests(job: Job, held: Descriptors, places: InsidePlaces) -> None:
-    """Become harmless; the job's descriptors are 1, 2 and 3 afterwards, and no other of them is left."""
+    """Drop all rights; the job's output and report become descriptors 1, 2 and 3, and the others are closed."""
     os.chdir(places.work)
     os.setsid()
     drop_rights.enter_own_user_namespace(places.user)

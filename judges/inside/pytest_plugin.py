@@ -1,5 +1,4 @@
-"""Run one test file under pytest and write down, line by line, what became of each test: runs inside the
-sandbox.
+"""Run one test file under pytest, inside the sandbox, and write one line of JSON for the outcome of each test.
 
 Every line carries the judgment's nonce, so that a stray write to the report is not mistaken for one. Code in
 the same process that sets out to forge a line can find the nonce: this stops accidents and `os._exit`, not a
@@ -21,16 +20,9 @@ REPORT_FD = 3
 MAX_LINE_CHARACTERS = 300
 # What the tests print goes to a pipe that somebody bounds; no plugin that writes files or only serves a
 # terminal.
-_OPTIONS: tuple[str, ...] = (
-    "--capture=no",
-    "--tb=short",
-    "--quiet",
-    "--no-header",
-    "--no-summary",
-    "--strict-markers",
-)
-_OPTIONS += tuple(
-    f"-pno:{plugin}" for plugin in ("cacheprovider", "stepwise", "junitxml", "pastebin", "faulthandler")
+_OPTIONS = (
+    *("--capture=no", "--tb=short", "--quiet", "--no-header", "--no-summary", "--strict-markers"),
+    *("-pno:cacheprovider", "-pno:stepwise", "-pno:junitxml", "-pno:pastebin", "-pno:faulthandler"),
 )
 
 
@@ -46,9 +38,7 @@ class PytestRun:
 
 
 def run(settings: PytestRun, report: int = REPORT_FD) -> None:
-    """Run the tests; the report says "start" before anything of the suite is read and "end" after pytest is
-    done.
-    """
+    """Run the tests; report "start" before anything of the suite is read, and "end" after pytest is done."""
     plugin = Reporter(settings.nonce, report)
     make_importable(settings)
     plugin.tell("start")
@@ -73,7 +63,7 @@ def make_importable(settings: PytestRun) -> None:
 
 
 class Reporter:
-    """A pytest plugin that tells outcomes as they come: what is told stays told if the process dies."""
+    """A pytest plugin that writes each outcome at once, so that the lines remain if the process dies."""
 
     def __init__(self, nonce: str, report: int) -> None:
         self.nonce = nonce

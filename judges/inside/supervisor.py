@@ -1,4 +1,4 @@
-"""Without bubblewrap: stay behind as the parent of a confined command, and see to it that nothing of it remains.
+"""Without bubblewrap: be the parent of a confined command, and kill everything that it started when it ends.
 
 Orphans of the command come back to this process (Linux), so a daemonised child dies too. When the worker goes
 away, however it ended, the lifeline closes: the command is killed and its private folder removed. A command
@@ -42,16 +42,16 @@ def resident_bytes(processes: Iterable[int]) -> int:
 
 
 def kill_descendants(root: int) -> None:
-    """Kill until none is left: a process that forks while it is being counted is met in the next round."""
+    """Kill all descendants, in rounds until none is left: a process may fork while they are listed."""
     while living := descendants(root):
         for process in living:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         if root == os.getpid():
-            _reap()
+            reap()
 
 
-def _reap() -> None:
+def reap() -> None:
     """Collect dead children, of which those that were adopted have no other parent to do it."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -144,7 +144,7 @@ def _worker_is_gone(lifeline: int) -> bool:
 
 
 def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.RightsSettings:
-    """A user of its own where this is root; else a process limit on top of what the user already runs."""
+    """Settings for this child: as root a user of its own; else a process limit above what the user already runs."""
     if os.geteuid() == 0 and _may_change_user():
         user = drop_rights.FIRST_PRIVATE_UID + os.getpid()
         for name in WRITABLE if settings.folder else ():
@@ -154,9 +154,7 @@ def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.Right
 
 
 def _may_change_user() -> bool:
-    """Whether this root has the rights, and the user ids, to become somebody else: a container may withhold
-    either.
-    """
+    """Whether this root may become another user: a container may withhold the right, or the user ids."""
     if sys.platform != "linux":
         return False
     status = Path("/proc/self/status").read_text().split()
@@ -170,9 +168,7 @@ def _may_change_user() -> bool:
 
 
 def _tasks_of_user() -> int:
-    """Threads of all processes of this user, which is what the process limit counts; 0 where /proc does not
-    tell.
-    """
+    """Count this user's threads, which the process limit counts too; 0 where /proc does not tell."""
     me = os.getuid()
     tasks = 0
     with suppress(OSError):

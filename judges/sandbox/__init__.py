@@ -1,1 +1,1 @@
-"""Run what nobody vouches for: the worker's side."""
+"""Run untrusted commands in a sandbox: the worker's side."""

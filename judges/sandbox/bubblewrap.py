@@ -29,6 +29,12 @@ WORK = "/sandbox/work"
 TMP = "/sandbox/tmp"  # besides /tmp, which an interpreter may live under
 EMPTY = (WORK, TMP, "/tmp", "/dev/shm")
 SMALL_FILESYSTEM_BYTES = 128 * 1024 * 1024
+# Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for. It is also
+# not told to die with its parent: killed while it starts, it would leave a child that waits for ever.
+_NAMESPACES = (
+    *("--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"),
+    *("--as-pid-1", "--new-session", "--cap-drop", "ALL"),
+)
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "ssl", "mime.types")
 _PASSWD = f"nobody:x:{NOBODY}:{NOBODY}:nobody:{WORK}:/bin/sh\n".encode()
@@ -37,7 +43,7 @@ _GROUP = f"nogroup:x:{NOBODY}:\n".encode()
 
 @dataclass(frozen=True)
 class SandboxView:
-    """What a sandbox is given on top of the system, read-only, by place; `folders` are empty ones."""
+    """Files and folders that a sandbox sees besides the system, read-only, by path; `folders` are empty ones."""
 
     binds: Mapping[str, Path]
     contents: Mapping[str, bytes]
@@ -81,7 +87,7 @@ def start(
     capabilities: Iterable[str] = (),
     keep: Iterable[int] = (),
 ) -> Sandboxed:
-    """Start `argv` inside, as the first process there. To end with this process is up to it.
+    """Start `argv` inside, as the first process there; it must itself end when this process ends.
 
     `user` is a second user id that exists inside, for a root worker's command to become; `keep` are
     descriptors that the command inherits; `output` gets stdout and stderr.
@@ -90,7 +96,9 @@ def start(
         info, told = _pipe(opened)
         block, unblock = _pipe(opened)
         arguments, memory_files = _view_arguments(view, opened)
-        command = [executable() or "bwrap", *_namespace_arguments(capabilities), "--info-fd", str(told)]
+        command = [executable() or "bwrap", *_NAMESPACES, "--info-fd", str(told)]
+        for capability in capabilities:
+            command += ["--cap-add", capability]
         if user is not None:
             command += ["--userns-block-fd", str(block)]
         process = subprocess.Popen(
@@ -123,7 +131,7 @@ def start(
 
 @functools.cache
 def python() -> str:
-    """Path of this interpreter that holds inside, too: without the `..` of one that was started by `../venv`."""
+    """Path of this interpreter, valid inside too: an interpreter started as `../venv/…` has its `..` resolved."""
     named = Path(sys.executable)
     return str(named.parent.resolve() / named.name) if ".." in named.parts else sys.executable
 
@@ -144,17 +152,6 @@ def python_folders() -> list[str]:
     real = [os.path.realpath(folder) for folder in named]
     # Parents first: mounting them later would hide what was mounted below them.
     return sorted({folder for folder in named + real if folder not in ("/", "/usr")})
-
-
-def _namespace_arguments(capabilities: Iterable[str]) -> list[str]:
-    arguments = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0"]
-    # Without --as-pid-1, bubblewrap ends before its first process inside, which then is nobody's to wait for.
-    # It is also not told to die with its parent: killed while it starts, it would leave a child that waits
-    # for ever.
-    arguments += ["--as-pid-1", "--new-session", "--cap-drop", "ALL"]
-    for capability in capabilities:
-        arguments += ["--cap-add", capability]
-    return arguments
 
 
 def _view_arguments(view: SandboxView, opened: ExitStack) -> tuple[list[str], list[int]]:
@@ -181,7 +178,7 @@ def _view_arguments(view: SandboxView, opened: ExitStack) -> tuple[list[str], li
         arguments += ["--ro-bind", str(source), place]
     descriptors = []
     for place, content in {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, **view.contents}.items():
-        descriptor = _memory_file(content, opened)
+        descriptor = memory_file(content, opened)
         descriptors.append(descriptor)
         arguments += ["--perms", "0444", "--ro-bind-data", str(descriptor), place]
     return [*arguments, "--remount-ro", "/"], descriptors
@@ -199,7 +196,8 @@ def _can_size() -> bool:
     return "--size" in told.stdout + told.stderr
 
 
-def _memory_file(content: bytes, opened: ExitStack) -> int:
+def memory_file(content: bytes, opened: ExitStack) -> int:
+    """A descriptor of a file in memory that holds the content, until `opened` is closed."""
     descriptor = os.memfd_create("content")
     opened.callback(os.close, descriptor)
     with open(descriptor, "wb", closefd=False) as file:

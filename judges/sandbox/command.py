@@ -1,11 +1,12 @@
-"""Run a command that nobody vouches for, bounded in what it can see, change and use; it ends with all its children.
+"""Run an untrusted command that can see, change and use little, and end it with all its children.
 
-    result = await run(
+    command = SandboxCommand(
         [sys.executable, "-I", Input("bench.py"), Input("fixtures/data.csv")],
         inputs={"bench.py": b"print(1)", "fixtures": Path("suite/fixtures")},  # contents, or a file or folder
         environment={"AI_OUTPUT_FILE": Input("output.txt")},  # added to a clean environment
-        timeout_seconds=60, limits=SandboxLimits(), sandbox="auto",
+        timeout_seconds=60,
     )
+    result = await run(command, sandbox="auto")
 
 An `Input` in argv or environment becomes the path at which the command finds that input. `result.ending` says
 how the command ended, `result.output` is its stdout and stderr (going over `limits.output_bytes` ends it),
@@ -37,7 +38,6 @@ import logging
 import math
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -47,18 +47,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from judges.inside import remove_folder, supervisor
 from judges.inside.drop_rights import NOBODY, RightsSettings
-from judges.judgment import Sandbox
-from judges.sandbox import bubblewrap, pipes, without_bubblewrap
+from judges.judgment import Judgment, Sandbox
+from judges.sandbox import bubblewrap, without_bubblewrap
+from judges.sandbox.bubblewrap import Sandboxed
+from judges.sandbox.pipes import Taps
+from judges.sandbox.without_bubblewrap import Supervised
 
 MIB = 1024 * 1024
 START_SECONDS = 30.0
 TICK_SECONDS = 0.1
 # The program that every command starts as, found in a folder that holds nothing but `judges.inside`.
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import {0}; {0}.main()"
+BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import {0}; {0}.main()"
 
 Ending = Literal["exited", "timeout", "output", "memory", "cancelled"]
 
@@ -110,24 +113,16 @@ class SandboxResult:
     error: str | None = None
 
 
-class StartedCommand(Protocol):
-    """A running sandbox: how to end it, and to clear up after it."""
-
-    process: subprocess.Popen[bytes]
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Confinement:
-    """How commands are held on this machine: with bubblewrap or without, and whom a root worker's command
-    becomes.
+    """How commands are confined on this machine: with bubblewrap, or `why_not`.
+
+    `user` is whom a root worker's commands become.
     """
 
     bubblewrap: bool
     user: int | None = None
+    why_not: str = ""
 
 
 def run_blocking(
@@ -135,14 +130,8 @@ def run_blocking(
 ) -> SandboxResult:
     """Run to the end, whichever it is; no process and no file of the command remains afterwards."""
     with ExitStack() as held:
-        taps = _Taps(
-            output=held.enter_context(pipes.Pipe(command.limits.output_bytes)),
-            report=held.enter_context(pipes.Pipe(command.limits.report_bytes)),
-            status=held.enter_context(pipes.Pipe(4096)),
-            lifeline=held.enter_context(pipes.Lifeline()),
-        )
-        begin = _start_bubblewrap if confinement.bubblewrap else _start_plain
-        started = begin(command, confinement, taps, held)
+        taps = Taps(command.limits.output_bytes, command.limits.report_bytes, held)
+        started = _start(command, confinement, taps, held)
         taps.handed_over()
         try:
             ending, seconds = _watch(started, command, taps, cancelled)
@@ -163,7 +152,7 @@ def run_blocking(
 
 @functools.cache
 def inside_code() -> dict[str, bytes]:
-    """Our modules that run inside, by their place under a folder of their own: a package without the rest of it."""
+    """The source of our modules that run inside, by path: a package `judges` that holds only `inside`."""
     modules = Path(remove_folder.__file__).parent.glob("*.py")
     return {
         "judges/__init__.py": b"",
@@ -182,7 +171,11 @@ def readable(source: Path, user: int | None, held: ExitStack) -> Path:
 
 def open_to_all(source: Path) -> bool:
     """Whether every user may read a file, or all of a folder."""
-    return all(map(_readable_by_all, [source, *source.rglob("*")]))
+    for path in (source, *source.rglob("*")):
+        wanted = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+        if not path.is_symlink() and path.stat().st_mode & wanted != wanted:
+            return False
+    return True
 
 
 def open_copy(source: Path, target: Path) -> Path:
@@ -195,40 +188,20 @@ def open_copy(source: Path, target: Path) -> Path:
     return copy
 
 
-@dataclass(frozen=True)
-class _Taps:
-    output: pipes.Pipe
-    report: pipes.Pipe
-    status: pipes.Pipe
-    lifeline: pipes.Lifeline
-
-    def all(self) -> tuple[pipes.Pipe, ...]:
-        return self.output, self.report, self.status
-
-    def handed_over(self) -> None:
-        for pipe in self.all():
-            pipe.handed_over()
-        self.lifeline.handed_over()
-
-    def take(self) -> None:
-        for pipe in self.all():
-            pipe.take()
-
-
 def _watch(
-    started: StartedCommand, command: SandboxCommand, taps: _Taps, cancelled: threading.Event
+    started: Sandboxed | Supervised, command: SandboxCommand, taps: Taps, cancelled: threading.Event
 ) -> tuple[Ending, float]:
-    """Wait for the command to end or to go over a bound: which it was, and its seconds."""
+    """Wait until the command ends or goes over a bound; returns which, and its seconds."""
     began, allowed, running = time.monotonic(), START_SECONDS, False
     process = started.process
     with ExitStack() as held:
         exits = _exit_descriptor(process.pid, held)
         while True:
-            pipes.wait(taps.all(), exits, TICK_SECONDS if exits else TICK_SECONDS / 5)
+            taps.wait(exits, TICK_SECONDS if exits else TICK_SECONDS / 5)
             if not running and taps.status.taken:
                 began, allowed, running = time.monotonic(), command.timeout_seconds, True
             seconds = time.monotonic() - began
-            if taps.output.over or taps.report.over:
+            if taps.over:
                 return "output", seconds
             if process.poll() is not None:
                 return "exited", seconds
@@ -252,53 +225,47 @@ def _exit_descriptor(process: int, held: ExitStack) -> list[int]:
     return [descriptor]
 
 
-def _start_bubblewrap(
-    command: SandboxCommand, confinement: Confinement, taps: _Taps, held: ExitStack
-) -> StartedCommand:
-    root = bubblewrap.INPUTS
+def _start(
+    command: SandboxCommand, confinement: Confinement, taps: Taps, held: ExitStack
+) -> Sandboxed | Supervised:
+    """Start the program that gives up its rights and becomes the command: in a bubblewrap, or in a private folder."""
+    more: dict[str, Any]
+    if confinement.bubblewrap:
+        program, more = "drop_rights", {"user": confinement.user, "namespace": True}
+        places = (bubblewrap.INPUTS, bubblewrap.CODE, bubblewrap.WORK, bubblewrap.TMP)
+    else:
+        folder = without_bubblewrap.Folder(command.inputs, inside_code())
+        held.callback(remove_folder.remove, folder.path)
+        program, more = "supervisor", {"folder": str(folder.path)}
+        places = (str(folder.inputs), str(folder.code), str(folder.work), str(folder.tmp))
+    inputs, code, work, tmp = places
+    keep = [taps.report.write_end, taps.status.write_end, taps.lifeline.read_end]
+    ends = dict(zip(("report_fd", "status_fd", "lifeline_fd"), keep, strict=True))
+    told = settings(command.limits, command.timeout_seconds, **ends, **more)
+    argv = [bubblewrap.python(), "-I", "-S", "-c", BOOT.format(program), code, told.to_json()]
+    argv += [_resolved(value, inputs) for value in command.argv]
+    given = {name: _resolved(value, inputs) for name, value in command.environment.items()}
+    variables, output = environment(work, tmp) | given, taps.output.write_end
+    if not confinement.bubblewrap:
+        return Supervised(argv, variables, Path(work), output, keep, taps.lifeline)
     binds: dict[str, Path] = {}
-    contents = {f"{bubblewrap.CODE}/{place}": content for place, content in inside_code().items()}
+    contents = {f"{code}/{place}": content for place, content in inside_code().items()}
     for name, source in command.inputs.items():
         if isinstance(source, bytes):
-            contents[f"{root}/{name}"] = source
+            contents[f"{inputs}/{name}"] = source
         else:
-            binds[f"{root}/{name}"] = readable(source, confinement.user, held)
-    told = _settings(command, taps, user=confinement.user, namespace=True)
+            binds[f"{inputs}/{name}"] = readable(source, confinement.user, held)
     return bubblewrap.start(
-        [*_boot("drop_rights", bubblewrap.CODE), told.to_json(), *_resolved(command.argv, root)],
+        argv,
         bubblewrap.SandboxView(binds, contents),
-        environment=_environment(command, root, bubblewrap.WORK, bubblewrap.TMP),
+        environment=variables,
         user=confinement.user,
         # To become that user; or to map root, which the command is until `drop_rights` gives it a namespace of
         # its own.
         capabilities=("CAP_SETFCAP",) if confinement.user is None else ("CAP_SETUID", "CAP_SETGID"),
-        output=taps.output.write_end,
-        keep=[told.report_fd, told.status_fd, told.lifeline_fd],
+        output=output,
+        keep=keep,
     )
-
-
-def _start_plain(
-    command: SandboxCommand, confinement: Confinement, taps: _Taps, held: ExitStack
-) -> StartedCommand:
-    folder = without_bubblewrap.Folder(command.inputs, inside_code())
-    held.callback(folder.remove)
-    told = _settings(command, taps, folder=str(folder.path))
-    return without_bubblewrap.start(
-        [
-            *_boot("supervisor", str(folder.code)),
-            told.to_json(),
-            *_resolved(command.argv, str(folder.inputs)),
-        ],
-        environment=_environment(command, str(folder.inputs), str(folder.work), str(folder.tmp)),
-        cwd=folder.work,
-        output=taps.output.write_end,
-        keep=[told.report_fd, told.status_fd, told.lifeline_fd],
-        lifeline=taps.lifeline,
-    )
-
-
-def _boot(program: str, code: str) -> list[str]:
-    return [bubblewrap.python(), "-I", "-S", "-c", _BOOT.format(program), code]
 
 
 def settings(limits: SandboxLimits, seconds: float, **more: Any) -> RightsSettings:
@@ -315,41 +282,24 @@ def settings(limits: SandboxLimits, seconds: float, **more: Any) -> RightsSettin
 
 
 def environment(work: str, tmp: str) -> dict[str, str]:
-    """A clean environment: where things are, and one thread for numerical libraries that would take every
-    core.
-    """
+    """A clean environment: where things are, and one thread for libraries that would use every core."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
     own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": work, "TMPDIR": tmp, "LANG": "C.UTF-8", **threads}
     return own | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _settings(command: SandboxCommand, taps: _Taps, **more: Any) -> RightsSettings:
-    ends = {"report_fd": taps.report.write_end, "status_fd": taps.status.write_end}
-    ends["lifeline_fd"] = taps.lifeline.read_end
-    return settings(command.limits, command.timeout_seconds, **ends, **more)
+def marked(judgment: Judgment, result: SandboxResult) -> Judgment:
+    """Say so in a judgment's details where the command ran without bubblewrap."""
+    if result.sandboxed:
+        return judgment
+    return judgment.model_copy(update={"details": f"[{UNSANDBOXED}] {judgment.details}"})
 
 
-def _environment(command: SandboxCommand, inputs: str, work: str, tmp: str) -> dict[str, str]:
-    given = {name: _resolve(value, inputs) for name, value in command.environment.items()}
-    return environment(work, tmp) | given
-
-
-def _resolved(values: Sequence[str | Input], root: str) -> list[str]:
-    return [_resolve(value, root) for value in values]
-
-
-def _resolve(value: str | Input, root: str) -> str:
+def _resolved(value: str | Input, root: str) -> str:
     return f"{root}/{value.place}" if isinstance(value, Input) else value
 
 
-def _readable_by_all(path: Path) -> bool:
-    if path.is_symlink():
-        return True
-    mode = path.stat().st_mode
-    return bool(mode & stat.S_IROTH) and (not path.is_dir() or bool(mode & stat.S_IXOTH))
-
-
-def _start_error(taps: _Taps) -> str | None:
+def _start_error(taps: Taps) -> str | None:
     if taps.status.taken == b"started":
         return None
     said = taps.status.taken.removeprefix(b"started: ") or taps.output.taken[-500:] or b"it gave no reason"
@@ -368,72 +318,52 @@ class SandboxUnavailable(Exception):
     """A sandbox was required and there is none; the text says why."""
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Whether bubblewrap works here, as tried; else `why_not`. `user` is whom a root worker's commands
-    become.
-    """
-
-    works: bool
-    why_not: str = ""
-    user: int | None = None
-
-
-async def run(
-    argv: Sequence[str | Input],
-    *,
-    timeout_seconds: float,
-    inputs: Mapping[str, bytes | Path] | None = None,
-    environment: Mapping[str, str | Input] | None = None,
-    limits: SandboxLimits | None = None,
-    sandbox: Sandbox = "auto",
-) -> SandboxResult:
+async def run(command: SandboxCommand, sandbox: Sandbox = "auto") -> SandboxResult:
     """Run a command to its end; cancelling this ends the command first. argv[0] is an absolute path.
 
     Raises SandboxUnavailable when `sandbox` is "required" and bubblewrap does not work.
     """
-    command = SandboxCommand(
-        argv, timeout_seconds, inputs or {}, environment or {}, limits or SandboxLimits()
-    )
     return await in_thread(lambda cancelled: run_blocking(command, confinement(sandbox), cancelled))
 
 
 def confinement(sandbox: Sandbox) -> Confinement:
-    """How to hold a command under this setting; warns once a process when it must do without bubblewrap.
+    """How to confine a command under this setting; warns once a process where bubblewrap is not used.
 
     Takes a while on first use, so call it from a thread. Raises SandboxUnavailable.
     """
-    found = probe() if sandbox != "off" else Probe(works=False, why_not="switched off")
-    if found.works:
-        return Confinement(bubblewrap=True, user=found.user)
-    if sandbox == "required":
-        raise SandboxUnavailable(f"a sandbox is required and bubblewrap does not work here: {found.why_not}")
-    _warn_once(found.why_not)
-    return Confinement(bubblewrap=False)
+    tried = probe() if sandbox != "off" else Confinement(bubblewrap=False, why_not="switched off")
+    if not tried.bubblewrap:
+        if sandbox == "required":
+            raise SandboxUnavailable(
+                f"a sandbox is required and bubblewrap does not work here: {tried.why_not}"
+            )
+        _warn_once(tried.why_not)
+    return tried
 
 
 @functools.cache
-def probe() -> Probe:
-    """Try bubblewrap by running this Python in it, once a process."""
+def probe() -> Confinement:
+    """Find out whether bubblewrap works here by running this Python in it, once a process."""
     if sys.platform != "linux":
-        return Probe(works=False, why_not="bubblewrap needs Linux")
+        return Confinement(bubblewrap=False, why_not="bubblewrap needs Linux")
     if bubblewrap.executable() is None:
-        return Probe(works=False, why_not="bwrap is not installed")
+        return Confinement(bubblewrap=False, why_not="bwrap is not installed")
     # Root that cannot hand its commands to another user (some containers) still gets the rest.
     reasons = []
     for user in (NOBODY, None) if os.geteuid() == 0 else (None,):
         trial = SandboxCommand(
             [bubblewrap.python(), "-I", "-c", _LOOK_AROUND, *bubblewrap.package_folders()], timeout_seconds=60
         )
+        tried = Confinement(bubblewrap=True, user=user)
         try:
-            result = run_blocking(trial, Confinement(bubblewrap=True, user=user), threading.Event())
+            result = run_blocking(trial, tried, threading.Event())
         except OSError as failed:
             reasons.append(str(failed))
             continue
         if result.error is None and result.exit_code == 0:
-            return Probe(works=True, user=user)
+            return tried
         reasons.append(result.error or result.output.decode(errors="replace").strip()[-300:] or result.ending)
-    return Probe(works=False, why_not=reasons[0])
+    return Confinement(bubblewrap=False, why_not=reasons[0])
 
 
 async def in_thread(work: Callable[[threading.Event], _Value]) -> _Value:

@@ -5,125 +5,125 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable
-from contextlib import suppress
-from types import TracebackType
+from contextlib import ExitStack, suppress
+from typing import Literal, Self
 
 _CHUNK_BYTES = 65536
+_STATUS_BYTES = 4096
+_End = Literal["read", "write"]
 
 
-class Pipe:
+class _Ends:
+    """The descriptors of a pipe's ends that are still open here; the block's end closes them."""
+
+    def __init__(self) -> None:
+        read_end, write_end = os.pipe()
+        self._open: dict[_End, int] = {"read": read_end, "write": write_end}
+
+    def _close(self, end: _End) -> None:
+        if end in self._open:
+            os.close(self._open.pop(end))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close("write")
+        self._close("read")
+
+
+class Pipe(_Ends):
     """A pipe from a child. `taken` holds at most `bound` bytes; `over` says that there was more."""
 
     def __init__(self, bound: int) -> None:
+        super().__init__()
         self.bound = bound
         self.taken = b""
         self.over = False
-        self._read_end: int | None
-        self._write_end: int | None
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._open["read"], False)
 
     @property
     def write_end(self) -> int:
-        """The descriptor to give to the child."""
-        if self._write_end is None:
-            raise ValueError("the write end has been handed over")
-        return self._write_end
+        """The descriptor to give to the child, until it has been handed over."""
+        return self._open["write"]
 
     @property
     def read_end(self) -> int | None:
         """The descriptor to wait for; None after the last writer has gone."""
-        return self._read_end
+        return self._open.get("read")
 
     def handed_over(self) -> None:
         """Close our copy of the write end: the child has its own."""
-        if self._write_end is not None:
-            os.close(self._write_end)
-            self._write_end = None
+        self._close("write")
 
     def take(self) -> None:
         """Read what is there now, and note the end of the stream."""
-        while self._read_end is not None and not self.over:
+        while self.read_end is not None and not self.over:
             try:
-                chunk = os.read(self._read_end, _CHUNK_BYTES)
+                chunk = os.read(self.read_end, _CHUNK_BYTES)
             except BlockingIOError:
                 return
             if not chunk:
-                self._close_read_end()
+                self._close("read")
                 return
             room = self.bound - len(self.taken)
             self.over = len(chunk) > room
             self.taken += chunk[:room]
 
-    def __enter__(self) -> Pipe:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.handed_over()
-        self._close_read_end()
-
-    def _close_read_end(self) -> None:
-        if self._read_end is not None:
-            os.close(self._read_end)
-            self._read_end = None
-
-
-class Lifeline:
-    """A pipe to a child that says two things: a byte tells it to end its work, the end of the stream that we
-    are gone.
-    """
-
-    def __init__(self) -> None:
-        self._read_end: int | None
-        self._write_end: int | None
-        self._read_end, self._write_end = os.pipe()
+class Lifeline(_Ends):
+    """A pipe to a child: a byte tells it to end its work, the end of the stream tells it that we are gone."""
 
     @property
     def read_end(self) -> int:
-        """The descriptor to give to the child."""
-        if self._read_end is None:
-            raise ValueError("the read end has been handed over")
-        return self._read_end
+        """The descriptor to give to the child, until it has been handed over."""
+        return self._open["read"]
 
     def handed_over(self) -> None:
         """Close our copy of the read end: the child has its own."""
-        if self._read_end is not None:
-            os.close(self._read_end)
-            self._read_end = None
+        self._close("read")
 
     def tell_to_end(self) -> None:
-        """Say it, if the child is still there to hear it."""
-        if self._write_end is not None:
+        """Tell the child to end its work, if it still runs."""
+        if "write" in self._open:
             with suppress(BrokenPipeError):
-                os.write(self._write_end, b"x")
+                os.write(self._open["write"], b"x")
 
     def let_go(self) -> None:
         """Close our end, now rather than when the block ends."""
-        if self._write_end is not None:
-            os.close(self._write_end)
-            self._write_end = None
-
-    def __enter__(self) -> Lifeline:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.handed_over()
-        self.let_go()
+        self._close("write")
 
 
-def wait(pipes: Iterable[Pipe], others: Iterable[int], seconds: float) -> None:
-    """Wait until a pipe can be read, one of the other descriptors is ready, or time is up; take what is
-    there.
-    """
-    pipes = list(pipes)
-    poll = select.poll()
-    for descriptor in [*(pipe.read_end for pipe in pipes if not pipe.over), *others]:
-        if descriptor is not None:
-            poll.register(descriptor, select.POLLIN)
-    poll.poll(max(0.0, seconds) * 1000)
-    for pipe in pipes:
-        pipe.take()
+class Taps:
+    """The bounded pipes that a command in a sandbox writes to, and its lifeline."""
+
+    def __init__(self, output_bytes: int, report_bytes: int, held: ExitStack) -> None:
+        self.output = held.enter_context(Pipe(output_bytes))
+        self.report = held.enter_context(Pipe(report_bytes))
+        self.status = held.enter_context(Pipe(_STATUS_BYTES))
+        self.lifeline = held.enter_context(Lifeline())
+        self.pipes = (self.output, self.report, self.status)
+
+    @property
+    def over(self) -> bool:
+        """Whether more was printed or reported than is allowed."""
+        return self.output.over or self.report.over
+
+    def handed_over(self) -> None:
+        """Close our copies of the command's ends."""
+        for end in (*self.pipes, self.lifeline):
+            end.handed_over()
+
+    def take(self) -> None:
+        """Read what is there now."""
+        for pipe in self.pipes:
+            pipe.take()
+
+    def wait(self, others: Iterable[int], seconds: float) -> None:
+        """Wait until a pipe can be read, one of the other descriptors is ready, or time is up; then read."""
+        poll = select.poll()
+        for descriptor in [*(pipe.read_end for pipe in self.pipes if not pipe.over), *others]:
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        self.take()

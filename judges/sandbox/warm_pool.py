@@ -25,12 +25,10 @@ from typing import get_args
 
 from judges.inside import fork_server
 from judges.inside.pytest_plugin import PytestRun
-from judges.sandbox import bubblewrap, command, pipes
+from judges.sandbox import bubblewrap, command
 from judges.sandbox.command import Confinement, Ending, SandboxLimits, SandboxResult
+from judges.sandbox.pipes import Pipe, Taps
 
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import fork_server as f; f.main()"
-)
 _CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETFCAP", "CAP_KILL")
 _FIXTURES = f"{bubblewrap.INPUTS}/fixtures"
 _OUTPUT = f"{bubblewrap.INPUTS}/output"
@@ -74,9 +72,7 @@ class Work:
         test_file = f"{_FIXTURES}/{self.test_file}"
         return fork_server.Job(
             run=PytestRun(test_file, _FIXTURES, f"{_WARM_UP}/pytest.ini", self.nonce, self.packages),
-            limits=command.settings(
-                self.limits, self.timeout_seconds, report_fd=-1, status_fd=-1, lifeline_fd=-1
-            ),
+            limits=command.settings(self.limits, self.timeout_seconds),
             timeout_seconds=self.timeout_seconds,
             output_file=f"{_OUTPUT}/output.txt",
         )
@@ -91,11 +87,18 @@ class Zygote:
         self._held = ExitStack()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._held.callback(self._control.close)
-        with theirs, pipes.Pipe(4096) as said:
+        with theirs, Pipe(4096) as said:
             view = _view(command.readable(fixtures, confinement.user, self._held))
             arguments = [str(theirs.fileno()), json.dumps(asdict(_places(confinement)))]
             self._started = bubblewrap.start(
-                [bubblewrap.python(), "-I", "-c", _BOOT, bubblewrap.CODE, *arguments],
+                [
+                    bubblewrap.python(),
+                    "-I",
+                    "-c",
+                    command.BOOT.format("fork_server"),
+                    bubblewrap.CODE,
+                    *arguments,
+                ],
                 view,
                 environment=command.environment(bubblewrap.WORK, bubblewrap.TMP),
                 user=confinement.user,
@@ -111,20 +114,17 @@ class Zygote:
         """Run one judgment to its end; all its processes are gone afterwards. Raises ZygoteBroken."""
         began = time.monotonic()
         with ExitStack() as held:
-            output = held.enter_context(pipes.Pipe(work.limits.output_bytes))
-            report = held.enter_context(pipes.Pipe(work.limits.report_bytes))
-            status = held.enter_context(pipes.Pipe(4096))
-            lifeline = held.enter_context(pipes.Lifeline())
-            self._send(work, (output, report, status), lifeline)
-            self._follow(work, (output, report, status), lifeline, cancelled)
-            ending, code = _ended(status.taken)
-            if ending == "cancelled" and (output.over or report.over):
+            taps = Taps(work.limits.output_bytes, work.limits.report_bytes, held)
+            self._send(work, taps)
+            self._follow(work, taps, cancelled)
+            ending, code = _ended(taps.status.taken)
+            if ending == "cancelled" and taps.over:
                 ending = "output"
             return SandboxResult(
                 ending=ending,
                 exit_code=code if ending == "exited" else None,
-                output=output.taken,
-                report=report.taken,
+                output=taps.output.taken,
+                report=taps.report.taken,
                 seconds=time.monotonic() - began,
                 sandboxed=True,
             )
@@ -135,7 +135,7 @@ class Zygote:
         self._started.close()
         self._held.close()
 
-    def _wait_until_ready(self, said: pipes.Pipe) -> None:
+    def _wait_until_ready(self, said: Pipe) -> None:
         self._control.settimeout(command.START_SECONDS)
         try:
             ready = self._control.recv(16)
@@ -147,38 +147,28 @@ class Zygote:
             said.take()
             raise ConstructionFailed("did not start: " + said.taken.decode(errors="replace").strip()[-500:])
 
-    def _send(self, work: Work, taps: tuple[pipes.Pipe, ...], lifeline: pipes.Lifeline) -> None:
-        """Hand a job over with the descriptors that it needs, in the order of `zygote.Descriptors`."""
-        text = os.memfd_create("output")
+    def _send(self, work: Work, taps: Taps) -> None:
+        """Hand a job over with the descriptors that it needs, in the order of `fork_server.Descriptors`."""
         try:
-            with open(text, "wb", closefd=False) as file:
-                file.write(work.text)
-            os.lseek(text, 0, os.SEEK_SET)
-            descriptors = [*(tap.write_end for tap in taps), text, lifeline.read_end]
-            socket.send_fds(self._control, [work.job().to_json()], descriptors)
+            with ExitStack() as opened:
+                text = bubblewrap.memory_file(work.text, opened)
+                descriptors = [*(pipe.write_end for pipe in taps.pipes), text, taps.lifeline.read_end]
+                socket.send_fds(self._control, [work.job().to_json()], descriptors)
         except OSError as failed:
             raise ZygoteBroken(f"takes no job: {failed}") from failed
-        finally:
-            os.close(text)
-        for tap in taps:
-            tap.handed_over()
-        lifeline.handed_over()
+        taps.handed_over()
 
-    def _follow(
-        self, work: Work, taps: tuple[pipes.Pipe, ...], lifeline: pipes.Lifeline, cancelled: threading.Event
-    ) -> None:
-        """Collect what a judgment writes until its keeper is gone, which it is after all else of it."""
-        output, report, status = taps
+    def _follow(self, work: Work, taps: Taps, cancelled: threading.Event) -> None:
+        """Collect what a judgment writes until its keeper, the last of its processes, has ended."""
         latest = time.monotonic() + work.timeout_seconds + command.START_SECONDS
-        while status.read_end is not None:
-            pipes.wait(taps, (), command.TICK_SECONDS)
-            if output.over or report.over or cancelled.is_set():
-                lifeline.let_go()
+        while taps.status.read_end is not None:
+            taps.wait((), command.TICK_SECONDS)
+            if taps.over or cancelled.is_set():
+                taps.lifeline.let_go()
             if time.monotonic() > latest:
                 self._started.kill()
                 raise ZygoteBroken("does not end a judgment")
-        for tap in taps:
-            tap.take()
+        taps.take()
 
 
 def _view(fixtures: Path) -> bubblewrap.SandboxView:
@@ -201,7 +191,7 @@ def _places(confinement: Confinement) -> fork_server.InsidePlaces:
 
 
 def _ended(status: bytes) -> tuple[Ending, int]:
-    """How a judgment ended, as its keeper told; raises ZygoteBroken when it told nothing."""
+    """How a judgment ended, from its keeper's status line; raises ZygoteBroken where there is none."""
     begun, _, told = status.decode(errors="replace").partition("\n")
     if begun.startswith("could not"):
         raise ConstructionFailed(begun)
@@ -220,40 +210,33 @@ _log = logging.getLogger(__name__)
 
 def run(work: Work, confinement: Confinement, cancelled: threading.Event) -> SandboxResult | None:
     """Run the tests in a fork of a zygote; None when there is no working one, and a fresh sandbox must do."""
-    pool = _pool()
+    zygotes = pool()
     for _ in range(_MAX_TRIES):
-        if pool.why_not:
+        if zygotes.why_not:
             return None
         try:
-            found = pool.take(work.fixtures, confinement)
+            found = zygotes.take(work.fixtures, confinement)
             try:
                 return found.run(work, cancelled)
             except ZygoteBroken as broken:
                 found.broken = True
                 _log.info("replacing a warm sandbox that %s", broken)
             finally:
-                pool.give_back(found)
+                zygotes.give_back(found)
         except (ConstructionFailed, OSError) as failed:
-            pool.why_not = str(failed)
+            zygotes.why_not = str(failed)
             _log.info("no warm sandbox on this machine, judging takes longer: %s", failed)
     return None
 
 
-def why_not() -> str:
-    """Why this process makes no warm sandboxes; empty while it has no reason not to."""
-    return _pool().why_not
-
-
 def close() -> None:
     """End all zygotes of this process; the next judgment starts a new one."""
-    if _pool.cache_info().currsize:
-        _pool().close()
+    if pool.cache_info().currsize:
+        pool().close()
 
 
 class _Pool:
-    """The zygotes of this process, the most recently used last; `why_not` is set once the construction
-    failed.
-    """
+    """The zygotes of this process, the most recently used last; `why_not` is set when none could be started."""
 
     def __init__(self) -> None:
         self.why_not = ""
@@ -273,7 +256,7 @@ class _Pool:
             return found
 
     def give_back(self, used: Zygote) -> None:
-        """Say that a judgment is over; a zygote that was replaced meanwhile ends with its last one."""
+        """Give a zygote back after a judgment; one that was replaced meanwhile ends with its last judgment."""
         with self._lock:
             used.users -= 1
             for key in [key for key, zygote in self._zygotes.items() if zygote is used and zygote.broken]:
@@ -304,10 +287,11 @@ def _fingerprint(folder: Path) -> Hashable:
 
 
 @functools.cache
-def _pool() -> _Pool:
+def pool() -> _Pool:
+    """The zygotes of this process."""
     atexit.register(close)
     return _Pool()
 
 
 # A forked child has none of the threads, and must leave its parent's zygotes alone.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=pool.cache_clear)

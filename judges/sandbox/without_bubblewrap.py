@@ -18,9 +18,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class Folder:
-    """A private folder: inputs (copies, so that the originals stay as they are), our code, and room for the
-    command.
-    """
+    """A private folder with copies of the inputs, our code, and folders that the command may write to."""
 
     def __init__(self, inputs: Mapping[str, bytes | Path], code: Mapping[str, bytes]) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="uplift-"))
@@ -34,23 +32,39 @@ class Folder:
             for name, content in code.items():
                 _put(content, self.code / name)
         except OSError:
-            self.remove()
+            remove_folder.remove(self.path)
             raise
-
-    def remove(self) -> None:
-        """Delete the folder, including what the command made unreadable to its own user or nested without end."""
-        remove_folder.remove(self.path)
 
 
 class Supervised:
-    """A started supervisor; its lifeline tells it to end the command, and that we are gone."""
+    """A started supervisor, in a session of its own; its lifeline tells it to end the command, and that we are gone.
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
-        self.process = process
+    `keep` are descriptors that it inherits, its end of the lifeline among them; `output` gets stdout and stderr.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        output: int,
+        keep: Iterable[int],
+        lifeline: Lifeline,
+    ) -> None:
         self._lifeline = lifeline
+        self.process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=list(keep),
+            start_new_session=True,
+        )
 
     def kill(self) -> None:
-        """Have the command killed with all its descendants."""
+        """Tell the supervisor to kill the command with all its descendants."""
         self._lifeline.tell_to_end()
 
     def close(self) -> None:
@@ -63,29 +77,6 @@ class Supervised:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
             self.process.send_signal(signal.SIGCONT)
-
-
-def start(
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    cwd: Path,
-    output: int,
-    keep: Iterable[int],
-    lifeline: Lifeline,
-) -> Supervised:
-    """Start the supervisor in a session of its own; it must have been told its end of the lifeline."""
-    process = subprocess.Popen(
-        argv,
-        env=dict(environment),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=list(keep),
-        start_new_session=True,
-    )
-    return Supervised(process, lifeline)
 
 
 def copy(source: Path, target: Path) -> Path:

@@ -284,7 +284,7 @@ def _sandbox(config: Config) -> Iterator[Check]:
     lack: Status = "problem" if wanted == "required" else "warning"
     remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
     tried = command.probe()
-    if tried.works:
+    if tried.bubblewrap:
         yield Check("sandbox", "ok", "judges that run code are confined by bubblewrap")
     else:
         found = f"judges that run code are less confined: {tried.why_not}"
