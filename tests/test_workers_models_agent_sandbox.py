@@ -213,9 +213,11 @@ needs_unshare = pytest.mark.skipif(
 WORKER = """
 import asyncio, os, pathlib, sys
 from workers.models.agent_sandbox import confined
-from workers.models.program import run
+from workers.models.model import Request
+from workers.models.program import AgentFolders, run
 folder = pathlib.Path(sys.argv[1])
-argv = confined(["/bin/sleep", "600"], sandbox="required", workspace=folder, home=folder)
+request = Request(prompt="", sandbox="required")
+argv = confined(["/bin/sleep", "600"], request, AgentFolders(folder, folder))
 environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
 asyncio.run(run(argv, stdin=b"", cwd=folder, environment=environment))
 """

@@ -23,7 +23,7 @@ from workers.models.model import (
     with_retries,
     without_secrets,
 )
-from workers.models.prices import attempt_estimate, largest_cost, priced, unit_prices
+from workers.models.prices import attempt_estimate, first_estimate, priced, unit_prices
 from workers.store.messages import ModelSettings, Price
 
 
@@ -164,7 +164,7 @@ def test_a_cost_that_a_provider_gave_stays() -> None:
 )
 def test_an_unknown_models_price_is_none_and_never_zero(spec: str) -> None:
     assert unit_prices(spec, ModelSettings()) is None
-    assert largest_cost(spec, ModelSettings(), 100, 100) is None
+    assert first_estimate(spec, 300, ModelSettings(), 100) is None
     assert priced(used(), spec, ModelSettings()).cost_usd is None
 
 
@@ -175,7 +175,7 @@ def test_a_missing_token_count_leaves_the_cost_unknown() -> None:
 
 def test_the_largest_cost_of_a_call_is_its_input_and_all_its_allowed_output() -> None:
     settings = ModelSettings(prices={"m": Price(input=1, output=2)})
-    assert largest_cost("openai:m", settings, 1000, 8000) == pytest.approx(0.001 + 0.016)
+    assert first_estimate("openai:m", 3000, settings, 8000) == pytest.approx(0.001 + 0.016)
 
 
 def test_what_an_attempt_may_cost_counts_its_judges_and_is_unknown_where_one_price_is() -> None:

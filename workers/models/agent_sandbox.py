@@ -20,7 +20,8 @@ from pathlib import Path
 from judges.inside.drop_rights import NOBODY
 from judges.judgment import Sandbox
 from judges.sandbox import command
-from workers.models.model import ModelFailed
+from workers.models.model import ModelFailed, Request
+from workers.models.program import AgentFolders
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store")
 _NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/var/lib/ca-certificates")
@@ -49,13 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def confined(
-    argv: Sequence[str],
-    *,
-    sandbox: Sandbox,
-    workspace: Path,
-    home: Path,
-    skill: Path | None = None,
-    readable: Sequence[Path] = (),
+    argv: Sequence[str], request: Request, places: AgentFolders, readable: Sequence[Path] = ()
 ) -> list[str]:
     """The command line that runs `argv` confined, or `argv` itself where confinement is off or does not work.
 
@@ -63,42 +58,39 @@ def confined(
     to the user nobody. Raises ModelFailed where confinement is required in vain, and for a program that
     nobody may not read.
     """
-    if sandbox == "off":
+    if request.sandbox == "off":
         return list(argv)
     if not works():
-        if sandbox == "required":
+        if request.sandbox == "required":
             raise ModelFailed(f"sandbox required, but {_lack()}", hopeless=True)
         _warn()
         return list(argv)
-    found = _found(argv[0])
+    installed = _found(argv[0])
     # An agent may also come with the task's files.
-    if not found and not ("/" in argv[0] and (workspace / argv[0]).exists()):
+    if not installed and not ("/" in argv[0] and (places.workspace / argv[0]).exists()):
         raise ModelFailed(f"{argv[0]} cannot be started: not found", hopeless=True)
-    program = str(found[0]) if found else argv[0]
-    shown = [*(_needed(found[0]) if found else ()), *(one.resolve() for one in readable)]
+    program = str(installed[0]) if installed else argv[0]
+    shown = [*(_needed(installed[0]) if installed else ()), *(path.resolve() for path in readable)]
     prefix = [*(_starter() or ()), *_base()]
     for path in shown:
         # A link stays one: by it an interpreter finds out where its libraries are.
         kind, source = ("--symlink", path.readlink()) if path.is_symlink() else ("--ro-bind-try", path)
         prefix += [*_parents(path), kind, str(source), str(path)]
-    if skill is not None:
-        prefix += [
-            *_parents(skill.resolve()),
-            "--ro-bind",
-            str(_open_to_nobody(skill, home)),
-            str(skill.resolve()),
-        ]
-    for path in (workspace.resolve(), home.resolve()):
+    if request.skill is not None:
+        skill = request.skill.resolve()
+        prefix += [*_parents(skill), "--ro-bind", str(_open_to_nobody(skill, places.home)), str(skill)]
+    workspace, home = places.workspace.resolve(), places.home.resolve()
+    for path in (workspace, home):
         prefix += [*_parents(path), "--bind", str(path), str(path)]
     if _is_root():
         for path in (Path(program), *shown):
             _check_open(path, shown)
         _give_to_nobody(workspace, home)
-    return [*prefix, "--chdir", str(workspace.resolve()), "--", *_as_user(), program, *argv[1:]]
+    return [*prefix, "--chdir", str(workspace), "--", *_as_user(), program, *argv[1:]]
 
 
 def hint(errors: str, sandbox: Sandbox) -> str:
-    """What to try for a program that missed a file, as its errors tell; empty otherwise."""
+    """A remedy to put behind an error where the program's messages say that a file was missing; else empty."""
     if sandbox == "off" or not works() or not any(words in errors for words in _MISSED):
         return ""
     return " (it runs confined: name the folders that it needs under `readable`)"
@@ -180,7 +172,7 @@ def _needed(program: Path) -> list[Path]:
 
 
 def _hops(program: Path) -> Iterator[Path]:
-    """A path, every path that its link leads over, and the real one."""
+    """Yield a path, each path on the way that its symbolic links lead, and the real path."""
     for _ in range(_MAX_LINKS):
         yield program
         if not program.is_symlink():
@@ -219,14 +211,14 @@ def _as_user() -> Sequence[str]:
 
 
 def _parents(path: Path) -> list[str]:
-    """Open folders above a place; those that bubblewrap makes unasked are closed to all but their owner."""
+    """Arguments that make the folders above a path, open to all: those that bubblewrap makes itself are closed."""
     return [part for parent in reversed(path.parents[:-1]) for part in ("--dir", str(parent))]
 
 
 def _open_to_nobody(skill: Path, home: Path) -> Path:
     """The skill's folder, or for a root worker a copy beside the home if nobody could not read all of it."""
     if not _is_root() or command.open_to_all(skill):
-        return skill.resolve()
+        return skill
     return command.open_copy(skill, home.parent / "skill")
 
 
@@ -237,7 +229,7 @@ def _give_to_nobody(*folders: Path) -> None:
 
 
 def _check_open(path: Path, shown: Iterable[Path]) -> None:
-    """Raise ModelFailed that names what keeps nobody from `path`; above what is shown, inside, all is open."""
+    """Raise ModelFailed that names the folder or file that keeps the user nobody from reading `path`."""
     inside = {*shown, *map(Path, _SYSTEM)}
     line = [path, *path.parents]
     tops = [number for number, one in enumerate(line) if one in inside]

@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 
 from workers.models.http import SdkModel
-from workers.models.model import CUT, count
+from workers.models.model import CUT, tokens
 from workers.models.prices import DEFAULT_MAX_TOKENS
 
 
@@ -28,12 +28,6 @@ class Anthropic(SdkModel):
         params.pop("seed", None)  # the Messages API has none, but one run may ask several vendors
         return {"messages": [question], "max_tokens": params.pop("max_tokens", DEFAULT_MAX_TOKENS)}
 
-    def _reason(self, body: Any) -> str | None:
-        error = body.get("error") if isinstance(body, dict) else None
-        if isinstance(error, dict) and isinstance(error.get("message"), str):
-            return f"{error.get('type', 'error')}: {error['message']}"
-        return None
-
     def _text(self, answer: dict[str, Any]) -> str | None:
         blocks = answer.get("content")
         if not isinstance(blocks, list):
@@ -44,14 +38,4 @@ class Anthropic(SdkModel):
     def _is_cut(self, answer: dict[str, Any]) -> bool:
         return answer.get("stop_reason") in CUT
 
-    def _usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Token counts; Anthropic's input count leaves out cached tokens, ours counts all."""
-        read = count(usage.get("cache_read_input_tokens"))
-        written = count(usage.get("cache_creation_input_tokens"))
-        plain = count(usage.get("input_tokens"))
-        return {
-            "input_tokens": None if plain is None else plain + (read or 0) + (written or 0),
-            "output_tokens": count(usage.get("output_tokens")),
-            "cache_read_tokens": read,
-            "cache_write_tokens": written,
-        }
+    _usage = staticmethod(tokens)

@@ -167,7 +167,7 @@ PACKAGES = ("anthropic", "openai")
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a model may need; `wanted` where one of the models does, and `remedy` is what to type.
+    """A program, package or key; `wanted` where one of the models asked about needs it, `remedy` is what to type.
 
     A model whose need is not `vital` may answer without it.
     """
@@ -201,7 +201,7 @@ def needs(specs: Sequence[str], settings: ModelSettings, environment: Mapping[st
 
 
 def lacking(specs: Sequence[str], settings: ModelSettings, environment: Mapping[str, str]) -> list[Need]:
-    """What is not there and without which one of these models cannot answer."""
+    """The unmet needs without which one of these models cannot answer."""
     return [
         need for need in needs(specs, settings, environment) if need.wanted and need.vital and not need.met
     ]
@@ -228,7 +228,7 @@ def _package(name: str, *, wanted: bool) -> Need:
 
 
 def _program_needs(spec: str, settings: ModelSettings, environment: Mapping[str, str]) -> Iterator[Need]:
-    """A program of the config: is it there, and are the variables set that it may see?"""
+    """The needs of a program that the config declares: the program itself, and the variables that it may see."""
     if _kind(spec, settings) in KEYS:
         return
     table = f"[commands.{parse(spec).program}]"

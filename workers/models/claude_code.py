@@ -29,6 +29,7 @@ from workers.models.model import (
     CUT,
     KEYS,
     UNBILLED,
+    Model,
     ModelError,
     ModelFailed,
     ModelTimedOut,
@@ -36,6 +37,7 @@ from workers.models.model import (
     capped,
     message,
     named,
+    tokens,
 )
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
@@ -65,7 +67,7 @@ class Stream:
         self._complaint: Any = None
 
     def read(self, line: bytes) -> bool:
-        """Take one line in; True when the run cannot succeed any more and need not go on."""
+        """Read one event; returns True when the run cannot succeed any more and should be stopped."""
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -96,7 +98,7 @@ class Stream:
             self.hopeless_status = event["error_status"]
 
     def _partial(self, event: dict[str, Any], parent: Any) -> None:
-        """A call begins, or ends: then its usage is whole. `parent` is the tool that a sub-agent runs in."""
+        """Note the begin of a call, or its end with its final usage. `parent` is the tool that a sub-agent runs in."""
         said = event.get("message")
         if event.get("type") == "message_start" and isinstance(said, dict):
             self._call(said, parent)
@@ -154,16 +156,6 @@ class Stream:
         return len(self._calls) or None
 
     @property
-    def served(self) -> str | None:
-        """Who answered, by the replies' own words; sub-agents may have models of their own."""
-        return ", ".join(sorted(filter(None, self._served))) or None
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the answer was cut: out of turns, out of tokens, or stopped from outside."""
-        return self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
-
-    @property
     def failed(self) -> bool:
         """Whether the CLI says that it gave no answer."""
         return self.result is not None and bool(self.result.get("is_error"))
@@ -174,7 +166,7 @@ class Stream:
 
     @property
     def _answered(self) -> bool:
-        """Whether there is something to judge: the model's own end, however the CLI calls it."""
+        """Whether there is an answer to judge; refusals and cut answers are, though the CLI calls them errors."""
         if self.result is None or not self.failed or self._out_of_turns:
             return self.result is not None
         return self.result.get("stop_reason") == "refusal" or self._complaint == "max_output_tokens"
@@ -200,7 +192,11 @@ class Stream:
         if not isinstance(told, dict) or not (told or self.failed):
             calls = [(self._asked(call), _counted(call)) for call in self._calls.values()]
             return [*calls, *([(str(self._model), _NOT_TOLD)] if calls and self._waiting else [])] or None
-        totals = {name: _tokens(one, _RESULT_NAMES) for name, one in told.items() if isinstance(one, dict)}
+        totals = {
+            name: Completion.model_validate(tokens(counts, _RESULT_NAMES))
+            for name, counts in told.items()
+            if isinstance(counts, dict)
+        }
         ended = [call for call in self._calls.values() if call["stop_reason"] is not None]
         return [
             (name, part)
@@ -213,11 +209,29 @@ class Stream:
         served = str(call.get("model"))
         return served if served in known else self._model or served
 
-    @property
-    def told(self) -> str:
-        """What the CLI says of the run, in its own words."""
-        final = (self.result or {}).get("result")
-        return final if isinstance(final, str) and final else str((self.result or {}).get("errors", ""))
+    def completion(self, settings: ModelSettings) -> Completion:
+        """What was said and spent; the CLI's own cost is not used, it prices unknown models like Opus."""
+        text, cut = capped(self.text)
+        # Out of turns, out of tokens, or stopped from outside.
+        unfinished = self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
+        used = self.used
+        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
+        parts = [priced(spent, spec, settings) for spec, (_, spent) in zip(specs, used or (), strict=True)]
+        total = usage([UNBILLED] if used == [] else parts)
+        known = bool(parts) and total["cost_usd"] is not None
+        return Completion(
+            text=text,
+            truncated=cut or unfinished,
+            **total,
+            cost_source=parts[0].cost_source if known else None,
+            unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
+            turns=self.turns,
+            skill_invoked=self.skill_invoked,
+            agent_version=self.version,
+            # By the replies' own words; sub-agents may have models of their own.
+            served_model=", ".join(sorted(filter(None, self._served))) or None,
+            warnings=self.warnings,
+        )
 
     def error(self, finished: EndedProgram) -> ModelError | None:
         """Why the run gave no answer, or None where it did."""
@@ -226,9 +240,12 @@ class Stream:
             return ModelFailed(message(f"claude ended without a result ({how}): {finished.errors}"))
         if self._answered:
             return None
-        status = self.hopeless_status or (self.result or {}).get("api_error_status")
-        hopeless = status in HOPELESS or any(sign in self.told for sign in _NO_ACCESS)
-        words = f"claude failed{f' with HTTP {status}' if status else ''}: {self.told or self._said}"
+        result = self.result or {}
+        final = result.get("result")
+        complaint = final if isinstance(final, str) and final else str(result.get("errors", ""))
+        status = self.hopeless_status or result.get("api_error_status")
+        hopeless = status in HOPELESS or any(sign in complaint for sign in _NO_ACCESS)
+        words = f"claude failed{f' with HTTP {status}' if status else ''}: {complaint or self._said}"
         return ModelFailed(message(words), hopeless=hopeless)
 
 
@@ -239,26 +256,14 @@ def skill_name(text: str) -> str:
 
 _RESULT_NAMES = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None})
-_MESSAGE_NAMES = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-
-
-def _tokens(usage: dict[str, Any], names: tuple[str, str, str, str]) -> Completion:
-    """Token counts with cached input added to the input, which the CLI leaves out of it."""
-    plain, output, read, written = (
-        value if isinstance(value := usage.get(name), int) and value >= 0 else None for name in names
-    )
-    whole = None if plain is None else plain + (read or 0) + (written or 0)
-    return Completion(
-        input_tokens=whole, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written
-    )
 
 
 def _counted(call: dict[str, Any]) -> Completion:
-    """A call's tokens. How many it said is known when it has ended: until then it tells only how it began."""
+    """A call's tokens; the output tokens are None until the call has ended."""
     counts = _mapping(call.get("usage"))
     if call["stop_reason"] is None:
         counts = {**counts, "output_tokens": None}
-    return _tokens(counts, _MESSAGE_NAMES)
+    return Completion.model_validate(tokens(counts))
 
 
 def _parts(total: Completion, calls: list[Completion]) -> list[Completion]:
@@ -306,7 +311,7 @@ _NAME = re.compile(r"^name:[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _NO_KEY = "claude-code has no key; set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN by `claude setup-token`"
 
 
-class ClaudeCode:
+class ClaudeCode(Model):
     """One agent run per question, each a process of its own."""
 
     def __init__(self, name: str, settings: ModelSettings) -> None:
@@ -318,7 +323,7 @@ class ClaudeCode:
         if not any(os.environ.get(name) for name in KEYS["claude-code"]):
             raise ModelFailed(_NO_KEY, hopeless=True)
         async with folders(request) as places:
-            argv = await asyncio.to_thread(self._confined, program, request, places)
+            argv = await asyncio.to_thread(confined, [program, *self.arguments(request)], request, places)
             stream = Stream(None if request.skill is None else await asyncio.to_thread(_names, request.skill))
             try:
                 async with asyncio.timeout(own_deadline(request)):
@@ -330,15 +335,12 @@ class ClaudeCode:
                         on_line=stream.read,
                     )
             except TimeoutError:
-                raise ModelTimedOut(self._completion(stream)) from None
+                raise ModelTimedOut(stream.completion(self.settings)) from None
             if (error := stream.error(finished)) is not None:
                 if stream.used is not None:
-                    error.completion = self._completion(stream)
+                    error.completion = stream.completion(self.settings)
                 raise error
-            return self._completion(stream)
-
-    async def close(self) -> None:
-        pass
+            return stream.completion(self.settings)
 
     def arguments(self, request: Request) -> list[str]:
         """The CLI's arguments; only --plugin-dir tells the arms apart, and nothing in prepend mode."""
@@ -362,15 +364,6 @@ class ClaudeCode:
     def _params(self, request: Request) -> dict[str, Any]:
         return {**self.settings.params, **request.params}
 
-    def _confined(self, program: str, request: Request, places: AgentFolders) -> list[str]:
-        return confined(
-            [program, *self.arguments(request)],
-            sandbox=request.sandbox,
-            workspace=places.workspace,
-            home=places.home,
-            skill=request.skill,
-        )
-
     def _environment(self, request: Request, places: AgentFolders) -> dict[str, str]:
         environment = {
             **clean_environment(places.home, _ALLOWED),
@@ -383,29 +376,6 @@ class ClaudeCode:
         if max_tokens := self._params(request).get("max_tokens"):
             environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(max_tokens)
         return environment
-
-    def _completion(self, stream: Stream) -> Completion:
-        """What was said and spent; the CLI's own cost is not used, it prices unknown models like Opus."""
-        text, cut = capped(stream.text)
-        used = stream.used
-        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
-        parts = [
-            priced(tokens, spec, self.settings) for spec, (_, tokens) in zip(specs, used or (), strict=True)
-        ]
-        total = usage([UNBILLED] if used == [] else parts)
-        known = bool(parts) and total["cost_usd"] is not None
-        return Completion(
-            text=text,
-            truncated=cut or stream.unfinished,
-            **total,
-            cost_source=parts[0].cost_source if known else None,
-            unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
-            turns=stream.turns,
-            skill_invoked=stream.skill_invoked,
-            agent_version=stream.version,
-            served_model=stream.served,
-            warnings=stream.warnings,
-        )
 
 
 def _names(skill: Path) -> list[str]:

@@ -14,7 +14,9 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from judges.judgment import Completion
 from judges.safe_text import did_you_mean
 from workers.models.agent_sandbox import confined, hint
 from workers.models.model import (
+    Model,
     ModelBusy,
     ModelError,
     ModelFailed,
@@ -60,7 +63,7 @@ class JsonPath:
 
     def find(self, value: Any) -> Any:
         """The value at the path, a sum where several numbers were found, or None."""
-        if any(_shown(_first(value, steps)) != wanted for steps, wanted in self.conditions):
+        if any(_shown(next(_walk(value, steps), None)) != wanted for steps, wanted in self.conditions):
             return None
         found = [one for one in _walk(value, self.steps) if one is not None]
         if len(found) > 1 and all(
@@ -105,10 +108,6 @@ def _walk(value: Any, steps: tuple[str, ...]) -> Iterator[Any]:
         yield from _walk(one, rest)
 
 
-def _first(value: Any, steps: tuple[str, ...]) -> Any:
-    return next(_walk(value, steps), None)
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -148,12 +147,6 @@ PRESETS = {
         model_argv=("--model", "{model}"),
     ),
 }
-_PATHS = (
-    *("text", "input_tokens", "output_tokens", "cache_read_tokens", "cost", "turns"),
-    *("skill_invoked", "error"),
-)
-
-
 _LAST_WORDS = 400
 _OPENAI = "https://api.openai.com/v1"
 
@@ -179,7 +172,7 @@ def declared(whole: str, settings: ModelSettings) -> CommandSpec:
     return spec
 
 
-class Command:
+class Command(Model):
     """One process per question."""
 
     def __init__(self, name: str, spec: CommandSpec, settings: ModelSettings) -> None:
@@ -205,7 +198,7 @@ class Command:
                         stdin=prompt if self.spec.prompt == "stdin" else b"",
                         cwd=places.workspace,
                         environment=clean_environment(places.home, self.spec.environment),
-                        on_line=self._line_reader(found) if self.spec.output == "jsonl" else None,
+                        on_line=partial(self._read_line, found) if self.spec.output == "jsonl" else None,
                     )
             except TimeoutError:
                 raise ModelTimedOut(self._priced(self._completion(found, request, cut=True))) from None
@@ -215,9 +208,6 @@ class Command:
             if found:  # a program that fails may well say what it has used
                 failed.completion = self._priced(self._completion(found, request, cut=True))
             raise
-
-    async def close(self) -> None:
-        pass
 
     def _prepared(self, request: Request, places: AgentFolders) -> list[str]:
         """Lay out prompt and skill, and return the command line."""
@@ -235,29 +225,17 @@ class Command:
             argv += [
                 _filled(part, {**values, "skill": request.skill.resolve()}) for part in self.spec.skill_argv
             ]
-        return confined(
-            argv,
-            sandbox=request.sandbox,
-            workspace=places.workspace,
-            home=places.home,
-            skill=request.skill,
-            readable=readable,
-        )
+        return confined(argv, request, places, readable)
 
     def _base_url(self) -> str:
         """Where a program that speaks OpenAI's API is to send its requests, as for `openai:` models."""
         return str(self.settings.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OPENAI)
 
-    def _line_reader(self, found: dict[str, Any]) -> Any:
-        def read(line: bytes) -> bool:
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                return False  # programs mix notes of their own into their output
-            found.update(self._found(value))
-            return False
-
-        return read
+    def _read_line(self, found: dict[str, Any], line: bytes) -> bool:
+        # Programs mix notes of their own into their output.
+        with suppress(ValueError, RecursionError):
+            found.update(self._found(json.loads(line)))
+        return False
 
     def _found(self, value: Any) -> dict[str, Any]:
         """What the paths lead to in one JSON value; of several lines, the last that has it counts."""
@@ -271,7 +249,8 @@ class Command:
             except (ValueError, RecursionError):
                 # A program that failed is quoted for its exit code, not for its missing JSON.
                 self._check_exit(finished, request)
-                raise ModelFailed(f"{self.name}: unreadable JSON: {_start(finished.output)}") from None
+                start = message(finished.output[:200].decode("utf-8", "replace"))
+                raise ModelFailed(f"{self.name}: unreadable JSON: {start}") from None
         if told := found.get("error"):
             raise ModelFailed(message(f"{self.name}: {told if isinstance(told, str) else json.dumps(told)}"))
         if not finished.cut:
@@ -319,7 +298,8 @@ def mounts(spec: CommandSpec) -> bool:
 
 
 def _parsed_paths(spec: CommandSpec) -> dict[str, JsonPath]:
-    given = {name: getattr(spec, f"{name}_path") for name in _PATHS}
+    """The paths of a program's settings, by what they lead to: `cost_path` leads to `cost`."""
+    given = {name.removesuffix("_path"): path for name, path in spec if name.endswith("_path")}
     return {name: parse(path) for name, path in given.items() if path is not None}
 
 
@@ -332,7 +312,3 @@ def _filled(part: str, values: Mapping[str, object]) -> str:
 
 def _whole_prompt(request: Request) -> str:
     return f"{request.system}\n\n{request.prompt}" if request.system else request.prompt
-
-
-def _start(output: bytes) -> str:
-    return message(output[:200].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Ask a model through its vendor's SDK: bounded bodies, one way to name parameters, and what an HTTP error means.
+"""Ask a model through its vendor's SDK: send the request, bound and read the answer, classify HTTP errors.
 
 The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours. An error means: ask
 later, do not ask again, or give up on the model.
@@ -96,18 +96,7 @@ class SdkModel:
         self._connected: Any = None
 
     async def complete(self, request: Request) -> Completion:
-        params = {**self.settings.params, **request.params}
-        if request.system:
-            params["system"] = request.system
-        params = {name: value for name, value in params.items() if value is not None}
-        params.pop("base_url", None)
-        arguments = {
-            "model": self.name,
-            **self._arguments(params, {"role": "user", "content": request.prompt}),
-        }
-        # The SDK's signature changes with the models; what the API does not know it refuses by name.
-        if params:
-            arguments["extra_body"] = params
+        arguments = self._call(request)
         try:
             # The client is made at the first call, so that its connections belong to the running loop.
             if self._connected is None:
@@ -117,7 +106,7 @@ class SdkModel:
                 )
             response = await self._send(self._connected, arguments)
         except self.sdk.APIStatusError as refused:
-            reason = self._reason(refused.body) or refused.message
+            reason = _reason(refused.body) or refused.message
             raise status_error(refused.status_code, reason, refused.response.headers) from None
         except self.sdk.APIConnectionError as broken:
             raise no_connection(broken) from None
@@ -129,7 +118,21 @@ class SdkModel:
             if known:
                 words = f"{type(wrong).__name__}: {wrong}"
             raise ModelFailed(message(words), hopeless=True) from None
-        answer, cut = read(response.http_response.content)
+        return self._completion(response.http_response.content)
+
+    def _call(self, request: Request) -> dict[str, Any]:
+        """The arguments of a call: the run's parameters with the request's own on top."""
+        params = {**self.settings.params, **request.params}
+        if request.system:
+            params["system"] = request.system
+        params = {name: value for name, value in params.items() if value is not None}
+        params.pop("base_url", None)
+        arguments = self._arguments(params, {"role": "user", "content": request.prompt})
+        # The SDK's signature changes with the models; what the API does not know it refuses by name.
+        return {"model": self.name, **arguments, **({"extra_body": params} if params else {})}
+
+    def _completion(self, body: bytes) -> Completion:
+        answer, cut = read(body)
         text = self._text(answer)
         words, capped_off = capped(text or "")
         usage = answer.get("usage")
@@ -151,7 +154,7 @@ class SdkModel:
             await self._connected.close()
 
     def _base_url(self) -> str | None:
-        """The address of a server of one's own, which may want no key."""
+        """The address of a self-hosted server, which may need no key; None for the vendor's own."""
         return None
 
     # What a vendor's class knows. `_arguments` takes out of the parameters what has a place of its own; `_text` is None
@@ -160,7 +163,6 @@ class SdkModel:
     _client: Callable[..., Any]
     _arguments: Callable[[dict[str, Any], dict[str, str]], dict[str, Any]]
     _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    _reason: Callable[[Any], str | None]
     _text: Callable[[dict[str, Any]], str | None]
     _is_cut: Callable[[dict[str, Any]], bool]
     _usage: Callable[[dict[str, Any]], dict[str, Any]]
@@ -181,12 +183,20 @@ def read(body: bytes) -> tuple[dict[str, Any], bool]:
 
 
 def no_connection(broken: Exception) -> ModelBusy:
-    """A call that was cut off may be billed all the same; one that reached nobody is not."""
+    """ModelBusy for a broken connection; only a call that reached no server is known to cost nothing."""
     words = message(f"no connection: {broken.__cause__ or broken}")
     why: BaseException | None = broken
     while why is not None and not isinstance(why, ConnectionRefusedError | socket.gaierror):
         why = why.__cause__ or why.__context__
     return ModelBusy(words, completion=UNBILLED if why is not None else None)
+
+
+def _reason(body: Any) -> str | None:
+    """What an error's body says is wrong; OpenAI's SDK has already unwrapped its error object."""
+    error = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return f"{error.get('code') or error.get('type') or 'error'}: {error['message']}"
+    return None
 
 
 HOPELESS = (401, 402, 403, 404)
@@ -195,7 +205,7 @@ _OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 
 def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
-    """What an HTTP error means for the attempt: try later, or not at all. Providers bill nothing for it."""
+    """Turn an HTTP error into ModelBusy (retry later) or ModelFailed (do not); providers bill nothing for either."""
     if 300 <= status < 400:
         where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
         remedy = "redirects are not followed; set base_url to the address that answers"

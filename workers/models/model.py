@@ -1,4 +1,4 @@
-"""The shape that all model clients have, how they fail and are asked again, and what they said, made safe to store.
+"""What all model clients share: request and errors, retries, and cleaning answers and messages for storage.
 
 Safe is valid Unicode, at most 4 MiB, and no secret in an error's text. A busy model is asked again at most five times,
 after exponential waits with full jitter, never sooner than the server's Retry-After.
@@ -94,11 +94,12 @@ class Request:
 
 
 class Model(Protocol):
-    """Anything that completes a request."""
+    """Anything that completes a request; `close` lets go of connections, which most models have none of."""
 
     async def complete(self, request: Request) -> Completion: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 # Which environment variables hold a model's key, by kind; any of them will do.
@@ -140,7 +141,7 @@ def decoded(data: bytes) -> tuple[str, bool]:
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """What the environment holds of secrets, longest first; short ones would hit by chance.
+    """List the secrets in an environment, longest first; short values would match by chance.
 
     That is the values that their names call secret, those of headers, and passwords in addresses; each also as
     JSON and as an address would spell it.
@@ -186,8 +187,24 @@ def named(value: object) -> str | None:
 
 
 def count(value: Any) -> int | None:
-    """A token count as the provider gave it, or None where it gave none that can be."""
+    """A token count from a provider's reply; None where it is missing or impossible."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value in COUNT else None
+
+
+MESSAGE_USAGE = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def tokens(
+    usage: Mapping[str, Any], names: tuple[str, str, str, str] = MESSAGE_USAGE
+) -> dict[str, int | None]:
+    """Read token counts as Anthropic writes them: its input count leaves out cached tokens, ours includes them."""
+    plain, output, read, written = (count(usage.get(name)) for name in names)
+    return {
+        "input_tokens": None if plain is None else plain + (read or 0) + (written or 0),
+        "output_tokens": output,
+        "cache_read_tokens": read,
+        "cache_write_tokens": written,
+    }
 
 
 def message(text: str, environment: Mapping[str, str] | None = None) -> str:
@@ -202,7 +219,7 @@ programs: set[int] = set()  # process groups of the programs that stand for mode
 
 
 def kill_programs() -> None:
-    """Kill every program that runs, with its group: this process leaves and waits for nobody."""
+    """Kill every running program with its process group; for a worker that must stop at once."""
     for group in list(programs):
         kill_group(group)
 

@@ -1,4 +1,4 @@
-"""What a call cost in USD, and who says so: the provider, the config's prices, or the genai-prices table.
+"""Find what a call cost in USD: the provider says it, or the config's prices do, or the genai-prices table.
 
 Unknown stays None; a guess would look like a measurement.
 """
@@ -6,11 +6,11 @@ Unknown stays None; a guess would look like a measurement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from judges.judgment import Completion
+from workers.models import sim
 from workers.store.messages import ModelSettings, Price
 
 _PROVIDERS = {
@@ -24,23 +24,16 @@ _MILLION = 1_000_000
 DEFAULT_MAX_TOKENS = 8192
 
 
-@dataclass(frozen=True)
-class UnitPrices:
-    """USD per million tokens, and where they come from: "config" or "genai-prices VERSION".
+def unit_prices(spec: str, settings: ModelSettings) -> tuple[Price, str] | None:
+    """A model's prices in USD per million tokens, and where they come from; None if unknown.
 
-    The table charges very long prompts more; `price` is then the price of all others.
+    The config's count first ("config"), under the spec or the bare name, then the table's ("genai-prices VERSION").
+    The table charges very long prompts more; this is then the price of all others.
     """
-
-    price: Price
-    source: str
-
-
-def unit_prices(spec: str, settings: ModelSettings) -> UnitPrices | None:
-    """A model's prices: the config's under the spec or the bare name, then the table's; None if unknown."""
     model = _model(spec)
     for key in (spec, spec.partition(":")[2], model):
         if key and (price := settings.prices.get(key)) is not None:
-            return UnitPrices(price, "config")
+            return price, "config"
     provider = _provider(spec)
     return _table_prices(model, provider) if provider and model else None
 
@@ -55,23 +48,11 @@ def priced(completion: Completion, spec: str, settings: ModelSettings) -> Comple
     prices = unit_prices(spec, settings)
     if prices is None or completion.input_tokens is None or completion.output_tokens is None:
         return completion
-    flat = prices.source == "config" or spec.startswith("command:")
-    amount = _flat_cost(completion, prices.price) if flat else _table_cost(completion, spec)
-    return completion.model_copy(
-        update={
-            "cost_usd": amount,
-            "cost_source": prices.source,
-            "unit_prices": prices.price.model_dump(exclude_none=True),
-        }
-    )
-
-
-def largest_cost(spec: str, settings: ModelSettings, input_tokens: int, max_tokens: int) -> float | None:
-    """What a call can cost at most, before any has been seen; None where the price is unknown."""
-    prices = unit_prices(spec, settings)
-    if prices is None:
-        return None
-    return (input_tokens * prices.price.input + max_tokens * prices.price.output) / _MILLION
+    price, source = prices
+    flat = source == "config" or spec.startswith("command:")
+    amount = _flat_cost(completion, price) if flat else _table_cost(completion, spec)
+    used = price.model_dump(exclude_none=True)
+    return completion.model_copy(update={"cost_usd": amount, "cost_source": source, "unit_prices": used})
 
 
 def first_estimate(
@@ -86,10 +67,11 @@ def first_estimate(
     if kind in ("mock", "replay"):
         return 0.0
     if kind == "sim":
-        from workers.models import sim
-
         return sim.parse(name).cost
-    return largest_cost(spec, settings, characters // 3, tokens or longest_answer(settings))
+    if (prices := unit_prices(spec, settings)) is None:
+        return None
+    price, answer = prices[0], tokens or longest_answer(settings)
+    return (characters // 3 * price.input + answer * price.output) / _MILLION
 
 
 def attempt_estimate(
@@ -99,14 +81,14 @@ def attempt_estimate(
     read = characters + 4 * (tokens or longest_answer(settings))
     calls = [
         first_estimate(spec, characters, settings, tokens),
-        *(first_estimate(one, read, settings, tokens) for one in graders),
+        *(first_estimate(grader, read, settings, tokens) for grader in graders),
     ]
     known = [cost for cost in calls if cost is not None]
     return sum(known) if len(known) == len(calls) else None
 
 
 def longest_answer(settings: ModelSettings) -> int:
-    """In tokens: what the run allows, or what is assumed where it says nothing."""
+    """The most tokens of an answer: what the run allows, else a default."""
     longest = settings.params.get("max_tokens")
     return longest if isinstance(longest, int) else DEFAULT_MAX_TOKENS
 
@@ -153,7 +135,7 @@ def _provider(spec: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _table_prices(name: str, provider: str) -> UnitPrices | None:
+def _table_prices(name: str, provider: str) -> tuple[Price, str] | None:
     import genai_prices
 
     try:
@@ -166,7 +148,7 @@ def _table_prices(name: str, provider: str) -> UnitPrices | None:
     if plain is None or output is None:
         return None
     price = Price(input=plain, output=output, cache_read=read, cache_write=written)
-    return UnitPrices(price, f"genai-prices {genai_prices.__version__}")
+    return price, f"genai-prices {genai_prices.__version__}"
 
 
 def _base(table: Any, name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Run a program that stands for a model, with a throw-away home and a workspace; nothing of it is left running.
+"""Run a program as a model, with a temporary home and a workspace, and kill all its processes at the end.
 
 Covered: output is cut while it is read, the process group is killed however the run ends, the program itself
 also when this process dies, no environment but what is allowed. Where bubblewrap works, children that left
@@ -30,16 +30,8 @@ _STDERR_TAIL = 4096
 _LAST_WORDS_SECONDS = 2.0
 _PASSED_ON = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
-    *(
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "ALL_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "all_proxy",
-        "no_proxy",
-    ),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
 )
 # Returns True when nothing more needs to be read: the program is then killed.
@@ -73,7 +65,7 @@ async def run(
     their number. Raises ModelFailed if the program cannot be started.
     """
     loop = asyncio.get_running_loop()
-    watched = _Watched(loop, on_line)
+    watched = _Watched(on_line)
     starting = asyncio.create_task(
         loop.subprocess_exec(
             lambda: watched,
@@ -121,8 +113,7 @@ def clean_environment(home: Path, allowed: Sequence[str] = ()) -> dict[str, str]
 class _Watched(asyncio.SubprocessProtocol):
     """Collects what a program writes. `over` is set when it has exited or has said too much."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_line: OnLine | None) -> None:
-        self.loop = loop
+    def __init__(self, on_line: OnLine | None) -> None:
         self.on_line = on_line
         self.over, self.exited, self.silent = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.output, self.errors = bytearray(), bytearray()
@@ -180,7 +171,7 @@ def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -
 
 
 def _before_the_program() -> None:
-    """In the child, before the program starts: be killed when the worker is, and own one's pipes."""
+    """Runs in the child before the program: be killed with the worker, and own the pipes."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # A root worker's program becomes nobody, who could not open /dev/stderr by that name otherwise.
@@ -232,5 +223,5 @@ def mount(skill: Path, into: Path, places: AgentFolders) -> None:
 
 
 def own_deadline(request: Request) -> float:
-    """Seconds the program may run: a little less than the attempt, so that what it spent is still told."""
+    """Seconds the program may run: a little less than the attempt's time-out, so that its cost is still recorded."""
     return request.timeout_seconds - min(1.0, request.timeout_seconds / 20)

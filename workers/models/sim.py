@@ -1,4 +1,4 @@
-"""Models that are none: `sim` passes as often as it is told to, `mock` always says the same; both are free.
+"""Answer without a model: `sim` passes as often as its settings say, `mock` always says the same; both are free.
 
 `sim` is told the judge, so it can answer rightly or wrongly on purpose. Every draw follows from the seed and the
 attempt's own key, so a run can be repeated whatever the order, the workers and the retries. For a judge of text it
@@ -22,7 +22,7 @@ from judges import text_judge
 from judges.judgment import Completion, Workspace
 from judges.safe_text import did_you_mean
 from judges.spec import Contains, JudgeSpec, Rubric
-from workers.models.model import UNBILLED, ModelFailed, Request
+from workers.models.model import UNBILLED, Model, ModelFailed, Request
 from workers.store.messages import Task
 
 ANSWER = "Simulated answer:"
@@ -31,7 +31,7 @@ _SHORT = (WRONG, "–", "", "{}", "[]", "0", "true", '""')
 
 
 def fitting(judge: JudgeSpec, passes: bool) -> str | None:
-    """A text that passes the judge, or fails it; None where no guess does, or the judge takes more than words."""
+    """Find a text that passes the judge, or fails it; None where no guess does, or the judge runs code or a model."""
     return _fitting(judge.model_dump_json(), type(judge), passes)
 
 
@@ -74,18 +74,6 @@ class SimSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Independent uniform numbers in [0, 1) that belong to one attempt."""
-
-    passes: float
-    garbage: float
-    latency: float
-    score: float
-    variant: int
-    noise: bytes
-
-
 def parse(text: str) -> SimSettings:
     """Read `KEY=VALUE,…`; raises ValueError that names the key, the value and what is allowed."""
     known = [field.name for field in fields(SimSettings)]
@@ -122,93 +110,73 @@ def _value(key: str, text: str) -> float | int | str:
 
 
 def missing_reply(task: Task) -> str | None:
-    """Why sim could not answer this task rightly, or None; a producer can ask before anything is run."""
+    """Why sim cannot give this task a right answer; None where it can. The producer asks before a run starts."""
     given = task.replies is not None and task.replies.passing is not None
     if given or isinstance(task.judge, Contains | Rubric) or fitting(task.judge, True) is not None:
         return None
     return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judge.type} task"
 
 
-class Sim:
+class Sim(Model):
     """Draws each attempt's outcome and answers accordingly."""
 
     def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
 
     async def complete(self, request: Request) -> Completion:
-        draws = self._draws(request)
         if self.settings.latency > 0:
-            await asyncio.sleep(self._seconds(draws))
-        if request.arm != "oracle" and self._errs(request):
+            await asyncio.sleep(self.latency(request))
+        # A retry must be able to succeed, so the draw also depends on how many tries have failed.
+        draw = f"error {request.earlier_errors}"
+        if (
+            self.settings.error
+            and request.arm != "oracle"
+            and self._unit(request, 0, draw) < self.settings.error
+        ):
             raise ModelFailed("simulated error", completion=UNBILLED)
-        text = self._text(request, draws)
-        return Completion(
-            text=text,
-            input_tokens=len(request.prompt) // 4,
-            output_tokens=len(text) // 4,
-            cost_usd=self.settings.cost,
-            cost_source="sim",
-            turns=1,
-        )
-
-    async def close(self) -> None:
-        pass
+        return _completion(request, self._text(request), self.settings.cost, "sim")
 
     def passes(self, request: Request) -> bool:
         """Whether this attempt is drawn to pass; the oracle always does."""
-        return self._passes(request, self._draws(request))
+        if request.arm == "oracle":
+            return True
+        is_candidate = request.arm.partition(":")[0] == "candidate"
+        chance = self.settings.candidate if is_candidate else self.settings.baseline
+        return not self._is_garbage(request) and self._unit(request, 0) < chance
 
     def rubric_score(self, request: Request, threshold: float) -> float:
         """The score that a rubric judge is to give: at or above the threshold just when the attempt passes.
 
         With a threshold of 0 every score passes, so nothing can be drawn to fail.
         """
-        draws = self._draws(request)
-        if self._passes(request, draws):
-            return threshold + (1 - threshold) * draws.score
-        return threshold * draws.score
+        score = self._unit(request, 3)
+        return threshold + (1 - threshold) * score if self.passes(request) else threshold * score
 
     def latency(self, request: Request) -> float:
         """How long this attempt takes, in seconds."""
-        return self._seconds(self._draws(request))
+        if self.settings.spread == "fixed":
+            return self.settings.latency
+        return -self.settings.latency * math.log1p(-self._unit(request, 2))
 
-    def _passes(self, request: Request, draws: Draws) -> bool:
-        if request.arm == "oracle":
-            return True
-        if draws.garbage < self.settings.garbage:
-            return False
-        chance = self.settings.candidate if _is_candidate(request.arm) else self.settings.baseline
-        return draws.passes < chance
+    def _is_garbage(self, request: Request) -> bool:
+        return request.arm != "oracle" and self._unit(request, 1) < self.settings.garbage
 
-    def _draws(self, request: Request) -> Draws:
-        digest = self._digest(request, "")
-        unit = [int.from_bytes(digest[i : i + 6]) / 2**48 for i in (0, 6, 12, 18)]
-        return Draws(unit[0], unit[1], unit[2], unit[3], int.from_bytes(digest[24:28]), digest[28:])
+    def _unit(self, request: Request, number: int, purpose: str = "") -> float:
+        """One of four independent uniform numbers in [0, 1) that belong to an attempt."""
+        return int.from_bytes(self._digest(request, purpose)[6 * number : 6 * number + 6]) / 2**48
 
-    def _errs(self, request: Request) -> bool:
-        # A retry must be able to succeed, so the draw also depends on how many tries have failed.
-        if not self.settings.error:
-            return False
-        digest = self._digest(request, f"error {request.earlier_errors}")
-        return int.from_bytes(digest[:6]) / 2**48 < self.settings.error
-
-    def _digest(self, request: Request, purpose: str) -> bytes:
+    def _digest(self, request: Request, purpose: str = "") -> bytes:
         task = request.task.id if request.task else request.prompt
         key = f"{self.settings.seed}\0{task}\0{request.arm}\0{request.attempt}\0{purpose}"
         return hashlib.blake2b(key.encode("utf-8", "replace")).digest()
 
-    def _seconds(self, draws: Draws) -> float:
-        if self.settings.spread == "fixed":
-            return self.settings.latency
-        return -self.settings.latency * math.log1p(-draws.latency)
-
-    def _text(self, request: Request, draws: Draws) -> str:
+    def _text(self, request: Request) -> str:
         if request.task is None:
             return ANSWER
-        passes = self._passes(request, draws)
+        passes, digest = self.passes(request), self._digest(request)
         judge = request.task.judge
-        if request.arm != "oracle" and draws.garbage < self.settings.garbage:
-            return _garbage(draws.noise, judge if isinstance(judge, Contains) else None)
+        if self._is_garbage(request):
+            return _garbage(digest[28:], judge if isinstance(judge, Contains) else None)
         reply = _reply(request, request.task, passes)
         if reply is not None:
             return reply
@@ -216,16 +184,12 @@ class Sim:
             expected, forbidden = tuple(judge.expected), tuple(judge.forbidden)
             if passes:
                 return _right(expected, forbidden)
-            kept, start = divmod(draws.variant % 64, len(expected))
+            kept, start = divmod(int.from_bytes(digest[24:28]) % 64, len(expected))
             return _wrong(expected, start, kept % len(expected))
         if passes and (problem := missing_reply(request.task)):
             raise ModelFailed(problem, completion=UNBILLED)
         words = fitting(judge, passes)
         return words if words is not None else f"{ANSWER} good." if passes else WRONG
-
-
-def _is_candidate(arm: str) -> bool:
-    return arm == "candidate" or arm.startswith("candidate:")
 
 
 def _reply(request: Request, task: Task, passes: bool) -> str | None:
@@ -267,7 +231,7 @@ def _wrong(expected: tuple[str, ...], start: int, kept_count: int) -> str:
 
 
 def _garbage(noise: bytes, judge: Contains | None) -> str:
-    """Unusable text: control characters and bytes that are no UTF-8."""
+    """Unusable text: control characters, and replacements for bytes that are not UTF-8."""
     text = (b"\x00\x1b[31m\xff" + noise).decode("utf-8", "replace")
     if judge is not None and _judged(text, tuple(judge.expected), ()):
         return ""
@@ -283,18 +247,19 @@ def _judged(text: str, expected: tuple[str, ...], forbidden: tuple[str, ...]) ->
 REPLY = "This is a mock reply: no model was asked."
 
 
-class Mock:
+class Mock(Model):
     """Gives one fixed reply, so that plumbing can be tried without a model."""
 
     async def complete(self, request: Request) -> Completion:
-        return Completion(
-            text=REPLY,
-            input_tokens=len(request.prompt) // 4,
-            output_tokens=len(REPLY) // 4,
-            cost_usd=0.0,
-            cost_source="mock",
-            turns=1,
-        )
+        return _completion(request, REPLY, 0.0, "mock")
 
-    async def close(self) -> None:
-        pass
+
+def _completion(request: Request, text: str, usd: float, source: str) -> Completion:
+    return Completion(
+        text=text,
+        input_tokens=len(request.prompt) // 4,
+        output_tokens=len(text) // 4,
+        cost_usd=usd,
+        cost_source=source,
+        turns=1,
+    )
