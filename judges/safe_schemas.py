@@ -175,10 +175,10 @@ def _unique_items(validator: Any, wanted: bool, value: Any, _: Any) -> Iterator[
     seen: set[str] = set()
     for item in value if wanted and validator.is_type(value, "array") else ():
         look_at_clock("simplify the schema")
-        if (told := _canonical(item)) in seen:
+        if (text := json.dumps(_whole(item), sort_keys=True)) in seen:
             yield exceptions.ValidationError("holds the same item twice")
             return
-        seen.add(told)
+        seen.add(text)
 
 
 def _unevaluated_items(
@@ -193,12 +193,8 @@ def _unevaluated_items(
     yield from _timed(check, validator, wanted, value, schema)
 
 
-def _canonical(value: Any) -> str:
-    # 1 and 1.0 are the same JSON number.
-    return json.dumps(_whole(value), sort_keys=True)
-
-
 def _whole(value: Any) -> Any:
+    """The value with whole numbers as integers: 1 and 1.0 are the same JSON number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -13,10 +13,9 @@ def judged(spec: Regex, text: str) -> Judgment:
     """Score is 1 or 0; an output on which the pattern takes too long has failed."""
     pattern = safe_patterns.compiled(spec.pattern, ignore_case=spec.ignore_case, multiline=spec.multiline)
     match = safe_patterns.search(pattern, text)
-    details = _details(match.group(), match.start()) if match else f"no match for {spec.pattern!r}"
+    details = f"no match for {spec.pattern!r}"
+    if match:
+        start = match.group()[:_SHOWN_CHARACTERS]
+        dots = "…" if len(match.group()) > _SHOWN_CHARACTERS else ""
+        details = f"matches at character {match.start() + 1}: {start + dots!r}"
     return yes_or_no("regex", (match is not None) == spec.should_match, details, (spec.pattern,))
-
-
-def _details(text: str, start: int) -> str:
-    cut = text[:_SHOWN_CHARACTERS] + ("…" if len(text) > _SHOWN_CHARACTERS else "")
-    return f"matches at character {start + 1}: {cut!r}"

@@ -44,11 +44,16 @@ def resident_bytes(processes: Iterable[int]) -> int:
 def kill_descendants(root: int) -> None:
     """Kill all descendants, in rounds until none is left: a process may fork while they are listed."""
     while living := descendants(root):
-        for process in living:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        kill(living)
         if root == os.getpid():
             reap()
+
+
+def kill(processes: Iterable[int]) -> None:
+    """Kill the processes that are still there and that we may kill."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
 
 
 def reap() -> None:

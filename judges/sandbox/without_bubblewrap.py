@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -73,9 +72,7 @@ class Supervised:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=_PATIENCE_SECONDS)
                 return
-            for process in supervisor.descendants(self.process.pid):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGKILL)
+            supervisor.kill(supervisor.descendants(self.process.pid))
             self.process.send_signal(signal.SIGCONT)
 
 

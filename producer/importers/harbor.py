@@ -23,10 +23,9 @@ from producer.importers.imported import (
     Refused,
     Unimportable,
     file_beside,
-    no_such_source,
-    problem,
     slug,
     text_beside,
+    unimportable,
 )
 from producer.suites.yaml_file import Problem
 from workers.store import bundles
@@ -42,15 +41,14 @@ _SCRIPTS = (".sh", ".bash", ".py", ".ps1")
 def convert(path: Path) -> Found:
     """The tasks of a folder, or of one task's own folder; raises Unimportable for broken settings."""
     if not is_folder(path):
-        raise no_such_source(path)
+        raise unimportable(path, f"nothing to import at {path}")
     folders = [path] if exists(path / INSTRUCTION) else sorted(_task_folders(path))
+    if not folders:
+        raise unimportable(path, f"{path}: no folder in it has an {INSTRUCTION}")
+    if len(folders) > MAX_TASKS:
+        raise unimportable(path, f"{path}: more than {MAX_TASKS:,} tasks; split it")
     found = Found(source=str(path), skill_id=slug(path.resolve().name) or "skill", task_count=len(folders))
     problems: list[Problem] = []
-    if not folders:
-        problems.append(problem(path, f"{path}: no folder in it has an {INSTRUCTION}"))
-    if len(folders) > MAX_TASKS:
-        problems.append(problem(path, f"{path}: more than {MAX_TASKS:,} tasks; split it"))
-        folders = []
     for folder in folders:
         settings = _settings(folder, problems)
         try:

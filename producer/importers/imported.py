@@ -40,9 +40,9 @@ class Unimportable(UpliftError):
         self.problems = tuple(problems)
 
 
-def problem(file: str | Path, message: str) -> Problem:
-    """Something wrong with a file or folder as a whole."""
-    return Problem(str(file), 0, 0, "", message)
+def unimportable(source: str | Path, message: str) -> Unimportable:
+    """The error for a file or folder that is wrong as a whole."""
+    return Unimportable([Problem(str(source), 0, 0, "", message)])
 
 
 class Refused(Exception):
@@ -179,16 +179,12 @@ def kind_of(value: object) -> str:
     return "a mapping"
 
 
-def no_such_source(path: Path) -> Unimportable:
-    return Unimportable([problem(path, f"nothing to import at {path}")])
-
-
 def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
     """A JSON or YAML file and its mapping, which should have these keys; raises Unimportable."""
     try:
         document = (yaml_file if path.suffix in (".yaml", ".yml") else json_file).read(path)
     except FileNotFoundError:
-        raise no_such_source(path) from None
+        raise unimportable(path, f"nothing to import at {path}") from None
     source, root = ImportedSource(document, str(path)), document.root
     source.check()
     if root is None or not isinstance(root.value, dict):
@@ -271,11 +267,10 @@ def write(found: Found, folder: Path) -> Path:
     """
     if not found.tasks:
         reasons = "".join(f"\n{item}" for item in found.left_out)
-        raise Unimportable([problem(found.source, f"no task can be imported{reasons}")])
+        raise unimportable(found.source, f"no task can be imported{reasons}")
     # A link that leads nowhere would be written through.
     if folder.exists() or folder.is_symlink():
-        words = f"{folder} exists already and is left as it is; choose another --output"
-        raise Unimportable([problem(folder, words)])
+        raise unimportable(folder, f"{folder} exists already and is left as it is; choose another --output")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -343,8 +338,7 @@ def _check(path: Path, found: Found) -> None:
         raise Unimportable(problems) from invalid
     meant = tuple(Task.model_validate(task.fields) for task in found.tasks)
     if loaded.tasks != meant:
-        words = "the suite would not say what the source says; please report this"
-        raise Unimportable([problem(found.source, words)])
+        raise unimportable(found.source, "the suite would not say what the source says; please report this")
 
 
 class _Dumper(yaml.SafeDumper):

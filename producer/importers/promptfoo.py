@@ -126,11 +126,9 @@ class PromptfooConfig:
 
     def _tests_in(self, name: str, entry: Node) -> Iterator[tuple[ImportedSource, Node]]:
         file = name.removeprefix("file://")
-        if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
-            why = "only tests in .yaml and .json files can be read; write them out"
-            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", why)
-            return
         try:
+            if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
+                raise Refused("only tests in .yaml and .json files can be read; write them out")
             text = text_beside(self.home, file)
         except Refused as refused:
             self.leave_out(self.sources[0], entry, f"tests {shown(name)}", str(refused))

@@ -28,12 +28,6 @@ class Anthropic(SdkModel):
         params.pop("seed", None)  # the Messages API has none, but one run may ask several vendors
         return {"messages": [question], "max_tokens": params.pop("max_tokens", DEFAULT_MAX_TOKENS)}
 
-    def _reason(self, body: Any) -> str | None:
-        error = body.get("error") if isinstance(body, dict) else None
-        if isinstance(error, dict) and isinstance(error.get("message"), str):
-            return f"{error.get('type', 'error')}: {error['message']}"
-        return None
-
     def _text(self, answer: dict[str, Any]) -> str | None:
         blocks = answer.get("content")
         if not isinstance(blocks, list):

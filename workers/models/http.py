@@ -96,18 +96,7 @@ class SdkModel:
         self._connected: Any = None
 
     async def complete(self, request: Request) -> Completion:
-        params = {**self.settings.params, **request.params}
-        if request.system:
-            params["system"] = request.system
-        params = {name: value for name, value in params.items() if value is not None}
-        params.pop("base_url", None)
-        arguments = {
-            "model": self.name,
-            **self._arguments(params, {"role": "user", "content": request.prompt}),
-        }
-        # The SDK's signature changes with the models; what the API does not know it refuses by name.
-        if params:
-            arguments["extra_body"] = params
+        arguments = self._call(request)
         try:
             # The client is made at the first call, so that its connections belong to the running loop.
             if self._connected is None:
@@ -117,7 +106,7 @@ class SdkModel:
                 )
             response = await self._send(self._connected, arguments)
         except self.sdk.APIStatusError as refused:
-            reason = self._reason(refused.body) or refused.message
+            reason = _reason(refused.body) or refused.message
             raise status_error(refused.status_code, reason, refused.response.headers) from None
         except self.sdk.APIConnectionError as broken:
             raise no_connection(broken) from None
@@ -129,7 +118,21 @@ class SdkModel:
             if known:
                 words = f"{type(wrong).__name__}: {wrong}"
             raise ModelFailed(message(words), hopeless=True) from None
-        answer, cut = read(response.http_response.content)
+        return self._completion(response.http_response.content)
+
+    def _call(self, request: Request) -> dict[str, Any]:
+        """The arguments of a call: the run's parameters with the request's own on top."""
+        params = {**self.settings.params, **request.params}
+        if request.system:
+            params["system"] = request.system
+        params = {name: value for name, value in params.items() if value is not None}
+        params.pop("base_url", None)
+        arguments = self._arguments(params, {"role": "user", "content": request.prompt})
+        # The SDK's signature changes with the models; what the API does not know it refuses by name.
+        return {"model": self.name, **arguments, **({"extra_body": params} if params else {})}
+
+    def _completion(self, body: bytes) -> Completion:
+        answer, cut = read(body)
         text = self._text(answer)
         words, capped_off = capped(text or "")
         usage = answer.get("usage")
@@ -160,7 +163,6 @@ class SdkModel:
     _client: Callable[..., Any]
     _arguments: Callable[[dict[str, Any], dict[str, str]], dict[str, Any]]
     _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    _reason: Callable[[Any], str | None]
     _text: Callable[[dict[str, Any]], str | None]
     _is_cut: Callable[[dict[str, Any]], bool]
     _usage: Callable[[dict[str, Any]], dict[str, Any]]
@@ -187,6 +189,14 @@ def no_connection(broken: Exception) -> ModelBusy:
     while why is not None and not isinstance(why, ConnectionRefusedError | socket.gaierror):
         why = why.__cause__ or why.__context__
     return ModelBusy(words, completion=UNBILLED if why is not None else None)
+
+
+def _reason(body: Any) -> str | None:
+    """What an error's body says is wrong; OpenAI's SDK has already unwrapped its error object."""
+    error = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return f"{error.get('code') or error.get('type') or 'error'}: {error['message']}"
+    return None
 
 
 HOPELESS = (401, 402, 403, 404)

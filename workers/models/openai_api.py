@@ -39,12 +39,6 @@ class OpenAI(SdkModel):
             arguments["max_tokens" if self._base_url() else "max_completion_tokens"] = max_tokens
         return arguments
 
-    def _reason(self, body: Any) -> str | None:
-        # The SDK has already unwrapped the error object.
-        if isinstance(body, dict) and isinstance(body.get("message"), str):
-            return f"{body.get('code') or body.get('type') or 'error'}: {body['message']}"
-        return None
-
     def _text(self, answer: dict[str, Any]) -> str | None:
         said = _choice(answer).get("message")
         if not isinstance(said, dict):

@@ -65,7 +65,7 @@ async def run(
     their number. Raises ModelFailed if the program cannot be started.
     """
     loop = asyncio.get_running_loop()
-    watched = _Watched(loop, on_line)
+    watched = _Watched(on_line)
     starting = asyncio.create_task(
         loop.subprocess_exec(
             lambda: watched,
@@ -113,8 +113,7 @@ def clean_environment(home: Path, allowed: Sequence[str] = ()) -> dict[str, str]
 class _Watched(asyncio.SubprocessProtocol):
     """Collects what a program writes. `over` is set when it has exited or has said too much."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_line: OnLine | None) -> None:
-        self.loop = loop
+    def __init__(self, on_line: OnLine | None) -> None:
         self.on_line = on_line
         self.over, self.exited, self.silent = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.output, self.errors = bytearray(), bytearray()
