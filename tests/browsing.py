@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import random
 import socket
 import urllib.error
 import urllib.request
@@ -12,10 +14,12 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on right now, of those that no outgoing connection takes meanwhile."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("none of a hundred ports is free")
 
 
 def ask(url: str, login: str | None = None, *, data: bytes | None = None) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,8 @@ def no_surroundings(monkeypatch: pytest.MonkeyPatch, path_without_servers: str) 
         if name.startswith(("UPLIFT_", "ANTHROPIC_", "OPENAI_", "CELERY_")) and name != "UPLIFT_CLAUDE":
             monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", path_without_servers)
+    if loaded := sys.modules.get("workers.models.model"):
+        loaded._own_secrets.cache_clear()  # an earlier test of this process may have had as many variables
 
 
 def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:

@@ -6,15 +6,14 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import redis
+from browsing import free_port
 from conftest import start_server
 from running import Ended, a_suite, await_worker, standalone, start_uplift, uplift, worker
 
@@ -38,9 +37,7 @@ def shell(short_tmp: Path) -> dict[str, str]:
 @pytest.fixture
 def locked(short_tmp: Path) -> Iterator[str]:
     """A server that asks for a password."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process, url = start_server(short_tmp, "--port", str(port))
     with redis.Redis.from_url(url) as client:
         client.config_set("requirepass", PASSWORD)

@@ -243,7 +243,7 @@ def test_runs_in_pool_threads_that_come_and_go_each_keep_their_server_to_the_end
         gc.collect()
         opened.append(len(list(Path("/proc/self/fd").iterdir())))
     assert [result.verdict for result in results] == ["pass"] * 3
-    assert opened[1] == opened[2]  # no connection outlives its run
+    assert opened[2] <= opened[1]  # no connection outlives its run
 
 
 @pytest.mark.slow
