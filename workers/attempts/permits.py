@@ -29,7 +29,7 @@ from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSett
 # How often whoever waits for a limit looks whether the run was halted.
 LOOK_SECONDS = 2.0
 # A second more than a minute: a call reaches the model a little after its permission, the first one later than others.
-MINUTE_SECONDS = 61.0
+_MINUTE = 61_000_000  # microseconds
 # Somebody else's call may use less than was reserved for it, so that we may start sooner than the server said.
 _LOOK_SECONDS = 1.0
 _POLL_SECONDS = (0.02, 0.06)
@@ -107,7 +107,7 @@ class Permit:
 class ModelLimits:
     """The limits as one worker process sees them; use it on one event loop and close it at the end.
 
-    Tests may shorten the minute, or bring a clock of their own (in seconds) that their `sleep` moves on.
+    Tests may bring a clock of their own (in seconds) that their `sleep` moves on.
     """
 
     def __init__(
@@ -117,13 +117,11 @@ class ModelLimits:
         lease_seconds: float = 30.0,
         sleep: Sleep = asyncio.sleep,
         clock: Callable[[], float] | None = None,
-        minute_seconds: float = MINUTE_SECONDS,
     ) -> None:
         self._server = server
         self._lease = lease_seconds
         self._sleep = sleep
         self._clock = clock
-        self._minute = round(minute_seconds * 1_000_000)
         self._script = server.register_script(script("limit"))
         self._used = server.register_script(script("used"))
         self._held: dict[str, Permit] = {}
@@ -139,7 +137,7 @@ class ModelLimits:
             return Permit(model, "", estimated_tokens, limits)
         token = uuid4().hex
         arguments: list[Any] = [token, round(self._lease * 1000), limits.max_in_flight or 0, limits.rpm or 0]
-        arguments += [limits.tpm or 0, estimated_tokens, self._minute]
+        arguments += [limits.tpm or 0, estimated_tokens, _MINUTE]
         keys = limit_keys(model)
         async with self._turns.setdefault(model, asyncio.Lock()):
             while True:
@@ -167,7 +165,7 @@ class ModelLimits:
         if tpm or (rpm and tokens is None):
             _, *keys = limit_keys(permit.model)
             arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
-            arguments += [permit.estimated_tokens, tpm, rpm, self._minute]
+            arguments += [permit.estimated_tokens, tpm, rpm, _MINUTE]
             await self._used(keys=keys, args=arguments)
 
     async def close(self) -> None:
