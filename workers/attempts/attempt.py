@@ -126,12 +126,12 @@ class Attempt:
                 self._host.check_draining()
                 if self._claim.code == "go":
                     answer = await self._stored_or_asked(turn)
+                    # Before the turn goes on: whoever has it next must see that the run is halted.
+                    await self.note(answer)
         except Halted:
             self._claim = Claim("halted")
             return
         self._answer = answer
-        if answer is not None:
-            await self.note(answer)
 
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """The answer of an earlier run, or of a try that only lacks a grade; else ask the model."""
