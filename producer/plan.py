@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from aggregate.formulas.verdict import verdict
+from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunInfo, TaskInfo
 from aggregate.records.settings import ResultSettings
 from aggregate.text.files import is_folder
@@ -75,6 +76,7 @@ class Plan:
     `not_run` are the candidates that were asked for and get a verdict without being run; `whole_suite` has the tasks
     that flags left out, too.
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
+    `recorded` has the answers of `replay:` models.
     `blessed` holds the baseline's records where a file has them all, so that none is run.
     """
 
@@ -86,7 +88,7 @@ class Plan:
     not_run: tuple[PlannedArm, ...] = ()
     source: Source = Source()
     fixtures: Bundle | None = None
-    replays: Mapping[str, Bundle] = field(default_factory=dict)
+    recorded: tuple[AttemptRecord, ...] = ()
     warnings: tuple[str, ...] = ()
     whole_suite: tuple[Task, ...] = ()
     rejudged_from: str | None = None
@@ -103,8 +105,8 @@ class Plan:
 
     @property
     def bundles(self) -> list[Bundle]:
-        """Everything that travels beside the manifest: fixtures, skills and recordings."""
-        found = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
+        """Folders that travel beside the manifest: fixtures and skills."""
+        found = (self.fixtures, *(arm.bundle for arm in self.arms))
         return [bundle for bundle in found if bundle is not None]
 
     def manifest(self, lane: str) -> Manifest:
@@ -115,7 +117,6 @@ class Plan:
             task_count=len(self.suite.tasks),
             arms=tuple(_message(arm) for arm in self.arms),
             fixtures=self.fixtures.digest if self.fixtures else None,
-            replays={spec: bundle.digest for spec, bundle in self.replays.items()},
             settings=self.options.settings,
             rejudged_from=self.rejudged_from,
             lane=lane,
@@ -206,7 +207,7 @@ def make(
         not_run=tuple(not_run),
         source=source,
         fixtures=fixtures_of(suite.folder),
-        replays=_replays(options),
+        recorded=tuple(_recorded(options)),
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
     )
@@ -335,16 +336,12 @@ def fixtures_of(folder: Path) -> Bundle | None:
     return bundles.pack(fixtures, under="fixtures") if is_folder(fixtures) else None
 
 
-def _replays(options: RunSettings) -> dict[str, Bundle]:
-    """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
-    found = {}
+def _recorded(options: RunSettings) -> Iterator[AttemptRecord]:
+    """The answers in recordings: workers elsewhere cannot read them, and a broken one is found now."""
     for spec in options.models:
         parsed = parse(spec)
         if parsed.kind == "replay":
-            path = Path(parsed.name)
-            replay.load(path)
-            found[spec] = bundles.pack_files({path.name: replay.content(path)})
-    return found
+            yield from replay.read(Path(parsed.name), spec)
 
 
 def _check_commands(options: RunSettings) -> None:

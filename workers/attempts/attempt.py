@@ -140,11 +140,11 @@ class Attempt:
             await self.note(answer)
 
     async def _stored_or_asked(self, turn: Turn) -> Answer:
-        """What the model said: in an earlier run, or in a try that only lacks a grade; else it is asked."""
+        """What the model said: in an earlier run or a recording, or in a try that only lacks a grade; else ask it."""
         run = self._run
         self._workspace = stored = Stored(run, self._index)
-        if run.manifest.rejudged_from is not None:
-            return await stored.of_earlier_run(self._question)
+        if (source := run.source_of_answers(self._question.model)) is not None:
+            return await stored.of_source(source, self._question)
         if self._claim.errors and (answer := await stored.of_earlier_try(self._question)) is not None:
             return answer
         self._workspace = None

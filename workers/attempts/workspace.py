@@ -1,7 +1,7 @@
 """What came of asking: the answer, the files that an agent left, and both found again to be judged once more.
 
 What an agent leaves is hostile: only plain files are taken, no links, and only up to a limit. An answer is found
-again in an earlier run, or in a try that no judge could grade: then nobody is asked and nothing is paid.
+again in an earlier run, in a recording, or in a try that no judge could grade: then nobody is asked or paid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from judges.inside import remove_folder
 from judges.inside.remove_folder import remove
 from judges.judgment import Completion
 from workers.attempts.run_context import Question, Run
-from workers.attempts.tally import Bill
+from workers.attempts.tally import Bill, measured
 from workers.models.model import Request, secrets, without_secrets
 from workers.store import bundles, keys
 from workers.store.bundles import Bundle, BundleError
@@ -143,10 +143,10 @@ class Stored:
         self._root: Path | None = None
         self._bundle: Bundle | None = None
 
-    async def of_earlier_run(self, question: Question) -> Answer:
-        """The answer as it was given; what is missing is an error, never an empty answer to be judged."""
+    async def of_source(self, source: str, question: Question) -> Answer:
+        """The answer as an earlier run or a recording has it; a missing one is an error, never an empty answer."""
         record = await self._record(Keys(self._run.manifest.run_id).stored)
-        return await self._answer(question, record, paid_by_another_run=True)
+        return await self._answer(question, record, source)
 
     async def of_earlier_try(self, question: Question) -> Answer | None:
         """The answer of this very attempt that no judge could grade; None where its model has to be asked."""
@@ -160,9 +160,7 @@ class Stored:
         except (zlib.error, ValueError):
             return None
 
-    async def _answer(
-        self, question: Question, record: AttemptRecord | None, *, paid_by_another_run: bool = False
-    ) -> Answer:
+    async def _answer(self, question: Question, record: AttemptRecord | None, source: str = "") -> Answer:
         request = Request(
             prompt=question.task.prompt,
             task=question.task,
@@ -171,11 +169,10 @@ class Stored:
             suite=self._run.fixtures,
         )
         if record is None or record.completion is None:
-            error = "no completion is stored for this attempt"
+            wanted = f"task {question.task.id!r}, arm {question.arm!r}, attempt {question.number}"
+            error = f"{source} holds no completion of {wanted}"
             return Answer(request, now(), 0.0, outcome="error", error=error)
-        completion = record.completion
-        if paid_by_another_run:
-            completion = completion.model_copy(update={"cost_source": "replay"})
+        completion = measured(record.completion)
         begun, seconds = record.started_at or now(), (record.model_ms or 0.0) / 1000
         problem = await self._fetch(record.workspace, question.task) if record.workspace else None
         if problem is not None:

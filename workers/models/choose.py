@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import assert_never
 
-from workers.models.model import Model
+from workers.models.model import UNBILLED, Model, ModelFailed
 from workers.models.names import parse
 from workers.store.messages import ModelSettings
 
@@ -13,7 +12,7 @@ from workers.store.messages import ModelSettings
 def model_for(spec: str, settings: ModelSettings) -> Model:
     """The client for a spec; vendors' SDKs are imported only here, only when asked for.
 
-    Raises UnknownModel for a bad spec, ModelFailed for a missing extra or an unreadable replay.
+    Raises UnknownModel for a bad spec, ModelFailed for a missing extra or a recording that is to judge.
     """
     parsed = parse(spec)
     match parsed.kind:
@@ -26,9 +25,8 @@ def model_for(spec: str, settings: ModelSettings) -> Model:
 
             return sim.Sim(sim.parse(parsed.name))
         case "replay":
-            from workers.models import replay
-
-            return replay.load(Path(settings.replays.get(spec, parsed.name)))
+            # Its answers to tasks are in the store; whoever judges asks something that no recording holds.
+            raise ModelFailed(f"{parsed.name} holds no completion of what a judge asks", completion=UNBILLED)
         case "anthropic":
             from workers.models.anthropic_api import Anthropic
 
