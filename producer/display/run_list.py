@@ -18,7 +18,7 @@ from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
 from producer.display.run_status import state_word
 from producer.server import connect, private_server
-from producer.server.connect import OUT_OF_REACH, NoTrace, NotServed, Server, open_server
+from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
 from workers.store.run_store import UnknownRun
 
@@ -79,7 +79,7 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
         try:
             with connect.joining(places, run_id, None) as server:
                 row = _server_row(server, run_id)
-        except NotServed:
+        except ServerNotRunning:
             state = "interrupted"
             try:
                 with connect.taking_over(places, run_id) as server:
@@ -131,7 +131,7 @@ def _records_on_server(places: Places, broker: str | None, run_id: str) -> list[
     try:
         with connect.joining(places, run_id, broker) as server:
             return read(server)
-    except NotServed:
+    except ServerNotRunning:
         if exists(places.records(run_id)):  # its owner has brought them home since
             return list(read_jsonl(places.records(run_id)))
         with connect.taking_over(places, run_id) as server:

@@ -15,7 +15,7 @@ from aggregate.text.formats import plain, points
 from producer.display.progress import clock, spending, usd, whole_points
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import connect
-from producer.server.connect import OUT_OF_REACH, NotServed, Server
+from producer.server.connect import OUT_OF_REACH, Server, ServerNotRunning
 from producer.state_root import Places, finished
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Halt, State, UnknownRun
@@ -31,7 +31,7 @@ def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     try:
         with connect.joining(places, run_id, broker) as server:
             return _on_server(server, run_id, made)
-    except NotServed:
+    except ServerNotRunning:
         if made := finished(places, run_id):
             return _over(run_id, made)
         return _interrupted(places, run_id)

@@ -25,7 +25,7 @@ from producer.runs.collect import collect, write
 from producer.runs.submit import submit
 from producer.runs.watch import Watch
 from producer.server import connect
-from producer.server.connect import NotServed, Server
+from producer.server.connect import Server, ServerNotRunning
 from producer.state_root import Notes, Places, check_output, finished
 from workers.store.redis_client import AWAY
 from workers.store.run_store import StoredRun
@@ -208,7 +208,7 @@ def _is_submitted(places: Places, run_id: str) -> bool:
     try:
         with connect.joining(places, run_id, None) as server:
             state = server.store.state(run_id)
-    except NotServed:
+    except ServerNotRunning:
         return False
     return state is not None and state.generation > 0
 

@@ -9,7 +9,7 @@ from producer.runs.reports import report_and_exit
 from producer.runs.submit import INSIST_SECONDS, go_on, is_anything_left
 from producer.runs.watch import Interrupted, Watch
 from producer.server import connect, private_server
-from producer.server.connect import NoTrace, NotServed, Server
+from producer.server.connect import NoTrace, Server, ServerNotRunning
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places, check_run_id, finished
 from workers.store.run_store import Store, StoredRun, UnknownRun
@@ -25,7 +25,7 @@ def watch(run_id: str, where: RunContext, *, quiet: bool, as_json: bool) -> None
         try:
             with connect.joining(where.places, run_id, where.broker) as server:
                 made = _followed(server.store.run(run_id), server, where)
-        except NotServed:
+        except ServerNotRunning:
             # Its owner has finished it, or has died and another process has taken it over.
             if private_server.settled_address(where.places.embedded(run_id)) is None:
                 made = _at_home(run_id, where.places)
@@ -42,7 +42,7 @@ def cancel(run_id: str, where: RunContext, *, quiet: bool, as_json: bool) -> Non
             server.store.halt(run_id, "cancelled")
             halted = True
             made = _followed(run, server, where, CANCEL_SECONDS)
-    except NotServed:
+    except ServerNotRunning:
         made = finished(where.places, run_id)
         if made and not halted:
             raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
@@ -89,7 +89,7 @@ def resume(
     try:
         with connect.joining(where.places, run_id, where.broker) as server:
             made = _go_on(server.store.run(run_id), server, where, budget_usd)
-    except NotServed:
+    except ServerNotRunning:
         made = _taken_over(run_id, where, budget_usd)
     _report(made, where, quiet=quiet, as_json=as_json)
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import redis
 
 from aggregate.records.run_info import RunInfo, Status
-from workers.rounds.child_process import TRY_AGAIN, be_thrifty, leave_with_parent
+from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, tune_interpreter
 from workers.store.redis_client import connect
 from workers.store.run_store import State, Store
 from workers.store.settings import from_environment
@@ -69,7 +69,7 @@ def _why(info: RunInfo, state: State) -> str:
 
 def main(run_id: str, generation: int) -> int:
     """Exit code: 0, or TRY_AGAIN when the server went away meanwhile."""
-    be_thrifty()
+    tune_interpreter()
     leave_with_parent(TRY_AGAIN)
     from aggregate.artifact import build
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-from workers.rounds.child_process import be_thrifty, leave_with_parent
+from workers.rounds.child_process import leave_with_parent, tune_interpreter
 from workers.store.redis_client import connect
 from workers.store.run_store import Store
 from workers.store.settings import from_environment
 
 
 def main(run_id: str) -> None:
-    be_thrifty()
+    tune_interpreter()
     leave_with_parent(1)
     from aggregate.artifact import sequential
     from aggregate.records import frames
