@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aggregate.formulas.intervals import Interval
 from aggregate.records.record import AttemptRecord
 from judges.safe_text import did_you_mean
+from producer.display.progress import Display
 from producer.display.snapshot import View
 from producer.runs.watch import Interrupted
 from producer.state_root import Places
@@ -160,11 +160,10 @@ def _run(plan: Plan, options: Mapping[str, Any], stop: Callable[[], bool]) -> Re
     from workers.store.settings import checked_broker
 
     places, url = Places(plan.options.state_root), plan.options.broker
-    display = _Callbacks(options.get("on_progress", _ignore), options.get("on_message", _ignore))
     where = evaluation.RunContext(
         places,
         checked_broker(url, insecure=plan.options.insecure) if url else None,
-        display,
+        _Callbacks(options),
         plan.options.private_worker,
         stop=stop,
     )
@@ -196,23 +195,19 @@ def _result(artifact: Artifact, places: Places) -> Result:
     )
 
 
-class _Callbacks:
-    """A display that shows nothing itself."""
+class _Callbacks(Display):
+    """A display that hands on what it is given."""
 
-    def __init__(self, show: Callable[[View], None], say: Callable[[str], None]) -> None:
-        self.show = show
-        self.say = say
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.shows = "on_progress" in options
+        self._options = options
 
-    def begin(self, run_id: str, resume: str) -> None:
-        pass
+    def show(self, view: View) -> None:
+        self._options["on_progress"](view)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def say(self, text: str) -> None:
+        if "on_message" in self._options:
+            self._options["on_message"](text)
 
 
 class _Hurried:
@@ -247,10 +242,6 @@ def _on_loop(options: dict[str, Any], loop: asyncio.AbstractEventLoop) -> dict[s
         name: there(options[name]) for name in ("on_progress", "on_message") if name in options
     }
     return {**options, **called}
-
-
-def _ignore(_: object) -> None:
-    pass
 
 
 def _never() -> bool:

@@ -24,7 +24,7 @@ from producer.suites import suite as suites
 from producer.suites.suite import Suite
 from workers.models import replay, sim
 from workers.models.choose import is_agent, mounts_skills
-from workers.models.names import graders, is_simulated, parse
+from workers.models.names import asked, is_simulated, parse
 from workers.models.prices import first_estimate
 from workers.store import bundles
 from workers.store.bundles import Bundle
@@ -353,13 +353,7 @@ def check_prices(options: RunSettings, suite: Suite) -> None:
     """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
     if options.budget_usd is None:
         return
-    judging = {
-        judge
-        for task in suite.tasks
-        for spec in options.models
-        for judge in graders(task, spec, options.judge_model)
-    }
-    for spec in dict.fromkeys([*options.models, *sorted(judging)]):
+    for spec in asked(options.models, suite.tasks, options.judge_model):
         if first_estimate(spec, 0, options.settings) is None:
             name = "; or name the model, as in claude-code:NAME" if spec == "claude-code" else ""
             raise InvalidOption(

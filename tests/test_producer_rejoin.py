@@ -11,6 +11,7 @@ import redis
 import typer
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
+from producer.commands import runs
 from producer.display import progress, run_list, run_status
 from producer.runs import rejoin
 from producer.runs.evaluate import RunContext
@@ -49,9 +50,8 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
 
 def watched(places, run_id):
     """How `uplift watch` ends: its exit code, or what it raises."""
-    where = RunContext(places, None, progress.choose(quiet=True))
     try:
-        rejoin.watch(run_id, where, quiet=True, as_json=False)
+        runs.watch(run_id, places.root, quiet=True)
     except typer.Exit as ended:
         return ended.exit_code
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(lea
     places, run_id = leaving
     where = RunContext(places, None, progress.choose(quiet=True))
     with pytest.raises(UnknownRun, match="over already"):
-        rejoin.cancel(run_id, where, quiet=True, as_json=False)
+        rejoin.cancel(run_id, where)
 
 
 @pytest.mark.parametrize("empty", [True, False])

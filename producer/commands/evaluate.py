@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -11,7 +14,9 @@ from producer.commands.flags import ConfigFile, Quiet, WholeArtifact, takes_sett
 from producer.settings.run_settings import described
 
 if TYPE_CHECKING:
+    from aggregate.artifact.model import Artifact
     from producer.plan import Plan
+    from producer.state_root import Places
 
 
 @takes_settings(*(name for name, setting in described().items() if setting.in_evaluate))
@@ -82,7 +87,6 @@ def evaluate(
     from producer.display import progress
     from producer.runs import evaluate as evaluation
     from producer.runs.evaluate import RunContext
-    from producer.runs.reports import report_and_exit
     from producer.server.connect import broker_url
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
@@ -117,7 +121,7 @@ def evaluate(
         typer.echo(f"uplift: follow it with: {places.command('watch', plan.run_id, url)}", err=True)
         return
     artifacts = evaluation.evaluate(plan, where)
-    report_and_exit(artifacts, places, gate=options.gate, quiet=quiet, as_json=as_json, only_paths=only_paths)
+    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json, only_paths=only_paths)
 
 
 def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
@@ -134,3 +138,59 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")
     for warning in plan.warnings:
         typer.echo(f"uplift: {plain(warning)}", err=True)
+
+
+def report_and_exit(
+    artifacts: Sequence[Artifact], places: Places, *, quiet: bool, as_json: bool, only_paths: bool = False
+) -> NoReturn:
+    """Print all artifacts of a run and leave with the worst exit code.
+
+    With `only_paths` whoever called reads the verdict in the artifact, so the code says only that there is one.
+    """
+    from aggregate.artifact import sentences
+    from aggregate.artifact.file import stdout_line
+    from aggregate.text.formats import plain
+    from aggregate.text.standard_json import dumps
+
+    if not quiet:
+        from rich.console import Console
+
+        from aggregate.report.terminal import result_table
+
+        Console(stderr=True, highlight=False).print(result_table(artifacts))
+        for artifact in artifacts:
+            sys.stderr.write(f"artifact: {artifact.truth_anchor}\n")
+            page = places.report(artifact, several=len(artifacts) > 1)
+            if page.exists():
+                sys.stderr.write(f"report: {page.absolute()}\n")
+    elif why := [
+        *(sentences.reason(artifact) for artifact in artifacts if artifact.verdict == "error"),
+        *(
+            sentences.cost_gated(artifact)
+            for artifact in artifacts
+            if artifact.was_run and artifact.cost_code
+        ),
+    ]:
+        sys.stderr.write("".join(f"uplift: {plain(reason, 600)}\n" for reason in dict.fromkeys(why)))
+    with printing():
+        for artifact in artifacts:
+            if only_paths:
+                typer.echo(artifact.truth_anchor)
+            elif as_json:
+                typer.echo(dumps(artifact.model_dump(exclude_unset=True)))
+            else:
+                typer.echo(stdout_line(artifact))
+    raise typer.Exit(0 if only_paths else max(artifact.exit_code() for artifact in artifacts))
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Standard output may be closed or full by now; what was paid for is in the artifact, and the gate stands."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as problem:
+        # Python flushes what is left once more at its end, and would end with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(problem, BrokenPipeError):
+            raise OSError(problem.errno, problem.strerror, "standard output") from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from producer.commands.evaluate import printing, report_and_exit
 from producer.commands.flags import (
     BrokerOfRun,
     ConfigFile,
@@ -105,14 +106,13 @@ def aggregate(
     Example: uplift aggregate records.jsonl --state-root results
     """
     from producer.runs.from_records import aggregate_file
-    from producer.runs.reports import report_and_exit
     from producer.state_root import Places
 
     given = typed(context, flags)
     options = context.obj.with_flags(given)
     places = Places(options.state_root)
     made = aggregate_file(records, places, options)
-    report_and_exit(made, places, gate=options.gate, quiet=quiet, as_json=as_json)
+    report_and_exit(made, places, quiet=quiet, as_json=as_json)
 
 
 @takes_settings("margin", "state_root")
@@ -137,7 +137,6 @@ def compare(
     from aggregate.report.terminal import compare_table
     from aggregate.text.standard_json import dumps
     from producer.runs.from_records import compare_runs
-    from producer.runs.reports import printing
     from producer.state_root import Places
 
     given = typed(context, flags)
@@ -181,7 +180,6 @@ def rejudge(
     from producer.runs import collect
     from producer.runs import rejudge as rejudging
     from producer.runs.evaluate import RunContext
-    from producer.runs.reports import report_and_exit
     from producer.server.connect import broker_url
     from producer.state_root import Places, check_run_id
 
@@ -192,7 +190,7 @@ def rejudge(
     plan = rejudging.plan(earlier, places, options)
     where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
     artifacts = rejudging.rejudge(plan, where)
-    report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)
+    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json)
 
 
 def bless(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from producer.commands.evaluate import report_and_exit
 from producer.commands.flags import (
     Broker,
     BrokerOfRun,
@@ -136,9 +137,9 @@ def watch(
     """
     from producer.runs import rejoin
 
-    rejoin.watch(
-        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
-    )
+    where = _surroundings(state_root, broker, insecure, quiet=quiet)
+    artifacts = rejoin.watch(run_id, where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
 def cancel(
@@ -156,9 +157,9 @@ def cancel(
     """
     from producer.runs import rejoin
 
-    rejoin.cancel(
-        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
-    )
+    where = _surroundings(state_root, broker, insecure, quiet=quiet)
+    artifacts = rejoin.cancel(run_id, where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
 def resume(
@@ -191,7 +192,8 @@ def resume(
 
     worker = RunSettings.checked({"in_flight": new_in_flight}).private_worker
     where = _surroundings(state_root, broker, insecure, quiet=quiet, worker=worker)
-    rejoin.resume(run_id, where, quiet=quiet, as_json=as_json, budget_usd=new_budget)
+    artifacts = rejoin.resume(run_id, where, new_budget)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
 def _surroundings(

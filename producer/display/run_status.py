@@ -12,7 +12,7 @@ from rich.table import Table
 
 from aggregate.artifact.model import Artifact
 from aggregate.text.formats import plain, points
-from producer.display.progress import clock, spending, usd, whole_points
+from producer.display.progress import clock, delta_words, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import connect
 from producer.server.connect import OUT_OF_REACH, Server, ServerNotRunning
@@ -214,7 +214,7 @@ def _table(arms: dict[str, dict[str, Any]]) -> Table:
             plain(name, 24),
             f"{arm['done']:,}/{arm['total']:,}",
             _percent(arm["pass_rate"]),
-            _points(arm["delta"]),
+            "–" if arm["delta"] is None else delta_words(arm["delta"].values()),
             f"{arm['timeouts']:,}",
             f"{arm['errors']:,}",
         )
@@ -225,13 +225,6 @@ def _percent(found: dict[str, float] | None) -> str:
     if found is None:
         return "–"
     return f"{100 * found['estimate']:.0f} % ({100 * found['low']:.0f}–{100 * found['high']:.0f})"
-
-
-def _points(found: dict[str, float] | None) -> str:
-    if found is None:
-        return "–"
-    low, high = whole_points(found["low"]), whole_points(found["high"])
-    return f"{whole_points(found['estimate'])} ({low} to {high})"
 
 
 def _text(value: Any) -> str:

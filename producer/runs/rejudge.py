@@ -24,8 +24,7 @@ from producer.plan import Plan, PlannedArm, Source
 from producer.runs import evaluate
 from producer.runs.collect import Workspaces
 from producer.runs.evaluate import RunContext
-from producer.runs.submit import placed, submit
-from producer.server import connect
+from producer.runs.submit import placed
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places
 from producer.suites import suite as suites
@@ -85,14 +84,13 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
 
 def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     """Run it to its end and bring everything home; raises Interrupted when it was stopped."""
-    evaluate.prepare(made, where)
-    _note_grounds(made, where.places)
-    where.display.begin(made.run_id, where.resume(made.run_id))
-    with connect.for_new_run(where.places, made.run_id, where.broker, where.worker) as server:
-        unanswered = _bring(made, where.places, server.store)
-        reuse = Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
-        run = submit(server, made, reuse, say=where.display.say, resume=where.resume(made.run_id))
-        return evaluate.follow(run, server, where)
+
+    def bring(store: Store) -> Reuse:
+        _note_grounds(made, where.places)
+        unanswered = _bring(made, where.places, store)
+        return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
+
+    return evaluate.evaluate(made, where, bring)
 
 
 def _note_grounds(made: Plan, places: Places) -> None:

@@ -56,7 +56,7 @@ class Watch:
 
     server: Server
     run: StoredRun
-    show: Callable[[View], None] = lambda view: None
+    show: Callable[[View], None] | None = None
     say: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
     finish_seconds: float | None = None
@@ -71,10 +71,9 @@ class Watch:
         lease = self.server.settings.visibility_seconds
         self._lost_seconds = LOST_LEASES * lease
         self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
-        self._looker = Looker(self.server.store, self.run.manifest, self.clock)
-        self._progressed_at = self._mended_at = self._worker_seen_at = self._writable_at = self._probed_at = (
-            self.clock()
-        )
+        self._looker = Looker(self.server.store, self.run.manifest, self.clock) if self.show else None
+        self._worker_seen_at = self._progressed_at = self._writable_at = self.clock()
+        self._mended_at = self._probed_at = self.clock()
         self._refused: str | None = None
         self._recorded = -1
         while True:
@@ -140,7 +139,8 @@ class Watch:
         elif now - self._worker_seen_at > LONELY_SECONDS:
             start = on_broker("uplift worker", self.server.settings.broker)
             self._say_once(f"no worker answers; start one with: {start}")
-        self.show(self._looker.view(progress, workers, stopping=stopping))
+        if self.show is not None and self._looker is not None:
+            self.show(self._looker.view(progress, workers, stopping=stopping))
 
     def _stop(self, state: State, progress: Progress) -> None:
         """No new attempts; over when nothing is in flight any more. A run that ends anyway is not paused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast, get_args
@@ -66,6 +67,14 @@ def graders(task: Task, spec: str, judge_model: str | None) -> list[str]:
     if not isinstance(task.judge, Rubric) or is_simulated(spec):
         return []
     return [judge or judge_model or spec for judge in task.judge.judges or [""]]
+
+
+def asked(
+    models: Sequence[str], tasks: Iterable[Task], judge_model: str | None, *, rejudged: bool = False
+) -> list[str]:
+    """Every model that a run asks, its judges' included; a run that only judges again asks no other."""
+    judging = {judge for task in tasks for spec in models for judge in graders(task, spec, judge_model)}
+    return list(dict.fromkeys([*(() if rejudged else models), *sorted(judging)]))
 
 
 def _example(kind: Kind) -> str:
