@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from aggregate.records.settings import OLD_STOP_EARLY
 from producer.settings import run_settings
 
+_OLD_WORDS = [f"--stop-early={word}" for word in OLD_STOP_EARLY]
 _TYPES: dict[type, Any] = {tuple: list[str], dict: list[str]}
 
 
@@ -68,6 +71,11 @@ def _parameter(name: str, default: str | None) -> inspect.Parameter:
 
 class Grouped(TyperCommand):
     """A command whose help has a heading for each group of flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--stop-early=decision` is told the same as `--stop-early decision`: what to write today."""
+        words = (word.split("=") if word in _OLD_WORDS else [word] for word in args)
+        return super().parse_args(ctx, [*chain.from_iterable(words)])
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
