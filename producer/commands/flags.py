@@ -52,15 +52,11 @@ def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[...
 
 def typed(context: typer.Context, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The settings whose flags were typed, by name; what a config says is not among them."""
-    given = {name: value for name, value in flags.items() if _is_typed(context, name)}
+    sources = {name: context.get_parameter_source(name) for name in flags}
+    given = {name: flags[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if "retry" in given:  # the flag is --no-retry
         given["retry"] = False
     return given
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _parameter(name: str, default: str | None) -> inspect.Parameter:

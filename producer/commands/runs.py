@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,7 +63,7 @@ def runs(
         return
     rows = run_list.rows(places, url)
     if as_json:
-        typer.echo(json.dumps([row.as_dict() for row in rows]))
+        typer.echo(json.dumps([asdict(row) for row in rows]))
     elif not rows:
         typer.echo(f"uplift: no runs under {state_root}", err=True)
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aggregate.text.formats import counted
 from producer.commands.flags import Json
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def import_(
     from producer.importers import imported
 
     found = _convert(source)
-    folder = output or Path(f"{_folder_name(found.skill_id)}-suite")
+    folder = output or Path(f"{imported.slug(found.skill_id) or 'imported'}-suite")
     suite = imported.write(found, folder)
     if as_json:
         _print_json(found, suite)
@@ -87,12 +88,6 @@ def _convert(source: Path) -> Found:
     return evals_json.convert(source)
 
 
-def _folder_name(skill_id: str) -> str:
-    from producer.importers.imported import slug
-
-    return slug(skill_id) or "imported"
-
-
 def _counts(found: Found) -> list[tuple[str, int, int]]:
     return [
         ("task", found.task_count, found.tasks_left_out),
@@ -103,12 +98,12 @@ def _counts(found: Found) -> list[tuple[str, int, int]]:
 def _print(found: Found, suite: Path) -> None:
     for kind, count, left in _counts(found):
         if count:
-            typer.echo(f"{count} {kind}{'s' * (count != 1)} found, {count - left} imported, {left} left out")
+            typer.echo(f"{counted(count, kind)} found, {count - left} imported, {left} left out")
     for item in found.left_out:
         typer.echo(f"left out: {item}")
     for note in found.notes:
         typer.echo(f"note: {note}")
-    typer.echo(f"wrote {suite} with {len(found.tasks)} {'task' if len(found.tasks) == 1 else 'tasks'}")
+    typer.echo(f"wrote {suite} with {counted(len(found.tasks), 'task')}")
     typer.echo(
         f"\nTry it now, without a model and without a key:\n\n"
         f"  uplift evaluate --standalone --task-suite {suite} --skill-path SKILL --mock"
@@ -163,6 +158,6 @@ def validate(
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            typer.echo(f"{len(suites)} {'suite' if len(suites) == 1 else 'suites'} valid", err=True)
+            typer.echo(f"{counted(len(suites), 'suite')} valid", err=True)
     if problems:
         raise typer.Exit(2)

@@ -39,26 +39,29 @@ class LiveView:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """What fits, the more important first: arms and difference, then cost, then what workers do."""
+        view, width = self._view, options.max_width
         # The last line stays free: a terminal scrolls when it is written to its very end.
-        yield from parts(self._view, options.max_width, (options.height or console.height) - 1)
-
-
-def parts(view: View, width: int, height: int) -> Iterator[RenderableType]:
-    """What fits into `height` lines, the more important first: arms and difference, then cost, then the inside."""
-    roomy = height >= SHORT
-    frame = 3 if roomy else 1  # the head, and empty lines around the arms
-    # An arm takes a line for itself and one for its difference; one line says how many arms are left out.
-    shown = range(min(len(view.arms), MOST_ARMS, max(2, (height - frame - 1) // 2)))
-    outcome = [*_deltas(view, shown)]
-    if len(view.arms) > len(shown):
-        outcome.append(("", Text(f"and {len(view.arms) - len(shown)} more arms", style="dim")))
-    facts = [*_facts(view), *_details(view, width)]
-    room = max(0, height - frame - len(shown) - len(outcome))
-    yield Text(_head(view), style="bold", no_wrap=True, overflow="ellipsis")
-    if roomy:
-        yield ""
-    yield _arms(view, shown, width)
-    yield _labelled([*outcome, *([("", Text(""))] if roomy else []), *facts[:room]])
+        height = (options.height or console.height) - 1
+        roomy = height >= SHORT
+        frame = 3 if roomy else 1  # the head, and empty lines around the arms
+        # An arm takes a line for itself and one for its difference; one line says how many arms are left out.
+        shown = range(min(len(view.arms), MOST_ARMS, max(2, (height - frame - 1) // 2)))
+        outcome = [*_deltas(view, shown)]
+        if len(view.arms) > len(shown):
+            outcome.append(("", Text(f"and {len(view.arms) - len(shown)} more arms", style="dim")))
+        facts = [
+            ("cost", Text(cost(view))),
+            ("in flight", Text(", ".join(_in_flight(view)))),
+            ("workers", _workers(view)),
+            *_details(view, width),
+        ]
+        room = max(0, height - frame - len(shown) - len(outcome))
+        yield Text(_head(view), style="bold", no_wrap=True, overflow="ellipsis")
+        if roomy:
+            yield ""
+        yield _arms(view, shown, width)
+        yield _labelled([*outcome, *([("", Text(""))] if roomy else []), *facts[:room]])
 
 
 def _head(view: View) -> str:
@@ -122,12 +125,6 @@ def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
         if several:
             words.append(f"  {plain(view.arms[arm], LONGEST_NAME)}")
         yield "delta", words
-
-
-def _facts(view: View) -> Iterator[tuple[str, Text]]:
-    yield "cost", Text(cost(view))
-    yield "in flight", Text(", ".join(_in_flight(view)))
-    yield "workers", _workers(view)
 
 
 def _in_flight(view: View) -> Iterator[str]:

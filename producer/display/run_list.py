@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
@@ -38,9 +37,6 @@ class RunRow:
     verdict: str | None = None
     decision: str | None = None
     delta: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
@@ -185,7 +185,8 @@ class Looker:
         self._begun = clock()
         self._told = float("-inf")
         self._inside = Inside()
-        self._seen: deque[tuple[float, int]] = deque()
+        self._pace = heartbeat.Pace(RATE_SECONDS)
+        self._rate = 0.0
         self._tasks: dict[int, str] = {}
 
     def view(self, progress: Progress, workers: int, *, stopping: bool = False) -> View:
@@ -193,6 +194,7 @@ class Looker:
         now = self._clock()
         if now - self._told >= INSIDE_SECONDS:
             self._told, self._inside = now, self._look_inside()
+            self._rate = self._pace.rate(now, progress.recorded)
         return View(
             run_id=self._manifest.run_id,
             arms=tuple(arm.name for arm in self._manifest.arms),
@@ -200,22 +202,13 @@ class Looker:
             progress=progress,
             workers=workers,
             elapsed=now - self._begun,
-            rate=self._rate(now, progress.recorded),
+            rate=self._rate or None,
             stopping=stopping,
             units=self._grid.tasks * self._grid.models,
             budget_usd=self._manifest.budget_usd,
             may_stop=self._manifest.stop_early,
             inside=self._inside,
         )
-
-    def _rate(self, now: float, recorded: int) -> float | None:
-        """Attempts a second over the last minute; None before anything can be said."""
-        if not self._seen or now - self._seen[-1][0] >= INSIDE_SECONDS:
-            self._seen.append((now, recorded))
-        while now - self._seen[0][0] > RATE_SECONDS:
-            self._seen.popleft()
-        begun, first = self._seen[0]
-        return (recorded - first) / (now - begun) if recorded > first and now - begun > 1 else None
 
     def _look_inside(self) -> Inside:
         told = heartbeat.read(self._store.client, self._manifest.run_id)

@@ -17,20 +17,15 @@ if TYPE_CHECKING:
     from aggregate.report.source import Material
 
 Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
-NAMES: dict[Format, str] = {
-    "html": "report.html",
-    "md": "report.md",
-    "junit": "junit.xml",
-    "csv": "tables",
-    "benchmark-json": "benchmark",
+# A format's file or folder, and its module in `aggregate.report`.
+_FORMATS: dict[Format, tuple[str, str]] = {
+    "html": ("report.html", "html"),
+    "md": ("report.md", "markdown"),
+    "junit": ("junit.xml", "junit"),
+    "csv": ("tables", "csv_tables"),
+    "benchmark-json": ("benchmark", "skill_creator"),
 }
-_WRITERS: dict[Format, str] = {
-    "html": "html",
-    "md": "markdown",
-    "junit": "junit",
-    "csv": "csv_tables",
-    "benchmark-json": "skill_creator",
-}
+NAMES = {form: name for form, (name, _) in _FORMATS.items()}
 
 
 class NoReport(UpliftError):
@@ -52,7 +47,7 @@ def write(
     several = len(artifacts) > 1
     written = []
     # Each by itself: the page needs no pandas, the tables do.
-    writer = import_module(f"aggregate.report.{_WRITERS[form]}")
+    writer = import_module(f"aggregate.report.{_FORMATS[form][1]}")
     for artifact in artifacts:
         path = places.report(artifact, NAMES[form], several=several)
         if output is not None:
