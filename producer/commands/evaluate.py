@@ -16,6 +16,8 @@ from producer.settings.run_settings import described
 if TYPE_CHECKING:
     from aggregate.artifact.model import Artifact
     from producer.plan import Plan
+    from producer.runs.evaluate import RunContext
+    from producer.settings.run_settings import RunSettings
     from producer.state_root import Places
 
 
@@ -84,13 +86,10 @@ def evaluate(
     from aggregate.records.settings import HOW_TO_STOP_EARLY, OLD_STOP_EARLY
     from producer import plan as plans
     from producer.baselines.bless import with_baseline
-    from producer.display import progress
     from producer.runs import evaluate as evaluation
-    from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
     given = typed(context, flags)
     if context.args:
@@ -112,16 +111,26 @@ def evaluate(
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)
         return
-    places = Places(options.state_root)
-    url = broker_url(options.broker, insecure=options.insecure)
-    where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
+    where = run_context(options, quiet=quiet)
     if detach and plan.arms:
         evaluation.detach(plan, where, [word for word in sys.argv[1:] if word != "--detach"])
         typer.echo(plan.run_id)
-        typer.echo(f"uplift: follow it with: {places.command('watch', plan.run_id, url)}", err=True)
+        follow = where.places.command("watch", plan.run_id, where.broker)
+        typer.echo(f"uplift: follow it with: {follow}", err=True)
         return
     artifacts = evaluation.evaluate(plan, where)
-    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json, only_paths=only_paths)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json, only_paths=only_paths)
+
+
+def run_context(options: RunSettings, *, quiet: bool) -> RunContext:
+    """Where a command's run takes place: state root, server, display, and the variables of a private worker."""
+    from producer.display import progress
+    from producer.runs.evaluate import RunContext
+    from producer.server.connect import broker_url
+    from producer.state_root import Places
+
+    url = broker_url(options.broker, insecure=options.insecure)
+    return RunContext(Places(options.state_root), url, progress.choose(quiet=quiet), options.private_worker)
 
 
 def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from producer.commands.evaluate import printing, report_and_exit
+from producer.commands.evaluate import printing, report_and_exit, run_context
 from producer.commands.flags import (
     BrokerOfRun,
     ConfigFile,
@@ -108,8 +108,7 @@ def aggregate(
     from producer.runs.from_records import aggregate_file
     from producer.state_root import Places
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given)
+    options = context.obj.with_flags(typed(context, flags))
     places = Places(options.state_root)
     made = aggregate_file(records, places, options)
     report_and_exit(made, places, quiet=quiet, as_json=as_json)
@@ -139,8 +138,7 @@ def compare(
     from producer.runs.from_records import compare_runs
     from producer.state_root import Places
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given)
+    options = context.obj.with_flags(typed(context, flags))
     result = compare_runs(first, second, Places(options.state_root), margin=options.margin)
     with printing():
         if as_json:
@@ -176,21 +174,15 @@ def rejudge(
       uplift rejudge 20260101-120000-abc123 \\
         --judge-model anthropic:claude-opus-4-5
     """
-    from producer.display import progress
     from producer.runs import collect
     from producer.runs import rejudge as rejudging
-    from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given, without=rejudging.OF_RUN)
-    places, url = Places(options.state_root), broker_url(options.broker, insecure=options.insecure)
-    earlier = collect.find(places, check_run_id(run_id), url)
-    plan = rejudging.plan(earlier, places, options)
-    where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
-    artifacts = rejudging.rejudge(plan, where)
-    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json)
+    options = context.obj.with_flags(typed(context, flags), without=rejudging.OF_RUN)
+    where = run_context(options, quiet=quiet)
+    earlier = collect.find(where.places, check_run_id(run_id), where.broker)
+    artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, options), where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
 def bless(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from producer.commands.evaluate import report_and_exit
+from producer.commands.evaluate import report_and_exit, run_context
 from producer.commands.flags import (
     Broker,
     BrokerOfRun,
@@ -23,7 +22,7 @@ from producer.commands.flags import (
 from producer.state_root import DEFAULT_STATE_ROOT
 
 if TYPE_CHECKING:
-    from producer.runs.evaluate import RunContext
+    pass
 
 
 def runs(
@@ -137,8 +136,10 @@ def watch(
     Example: uplift watch 20260101-120000-abc123
     """
     from producer.runs import rejoin
+    from producer.settings.run_settings import RunSettings
 
-    where = _surroundings(state_root, broker, insecure, quiet=quiet)
+    options = RunSettings(state_root=state_root, broker=broker, insecure=insecure)
+    where = run_context(options, quiet=quiet)
     artifacts = rejoin.watch(run_id, where)
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
@@ -157,8 +158,10 @@ def cancel(
     Example: uplift cancel 20260101-120000-abc123
     """
     from producer.runs import rejoin
+    from producer.settings.run_settings import RunSettings
 
-    where = _surroundings(state_root, broker, insecure, quiet=quiet)
+    options = RunSettings(state_root=state_root, broker=broker, insecure=insecure)
+    where = run_context(options, quiet=quiet)
     artifacts = rejoin.cancel(run_id, where)
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
@@ -191,25 +194,10 @@ def resume(
     from producer.runs import rejoin
     from producer.settings.run_settings import RunSettings
 
-    worker = RunSettings.checked({"in_flight": new_in_flight}).private_worker
-    where = _surroundings(state_root, broker, insecure, quiet=quiet, worker=worker)
+    changed = {"in_flight": new_in_flight, "budget_usd": new_budget}
+    options = RunSettings.checked(
+        {**changed, "state_root": state_root, "broker": broker, "insecure": insecure}
+    )
+    where = run_context(options, quiet=quiet)
     artifacts = rejoin.resume(run_id, where, new_budget)
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
-
-
-def _surroundings(
-    state_root: StateRoot,
-    broker: str | None,
-    insecure: bool,
-    *,
-    quiet: bool,
-    worker: Mapping[str, str] | None = None,
-) -> RunContext:
-    from producer.display import progress
-    from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
-    from producer.state_root import Places
-
-    return RunContext(
-        Places(state_root), broker_url(broker, insecure=insecure), progress.choose(quiet=quiet), worker or {}
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from aggregate.text.files import exists
 from aggregate.text.formats import plain
 from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
-from producer.display.run_status import state_word
+from producer.display.run_status import moment, state_word
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
@@ -86,7 +85,7 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
                 pass  # it is listed all the same
             row = replace(row, state=state) if row else None
         with suppress(FileNotFoundError):  # its owner has brought it home since
-            yield row or RunRow(run_id, state, _moment(places.embedded(run_id).stat().st_mtime), None)
+            yield row or RunRow(run_id, state, moment(places.embedded(run_id).stat().st_mtime), None)
 
 
 def _server_row(server: Server, run_id: str) -> RunRow | None:
@@ -95,12 +94,9 @@ def _server_row(server: Server, run_id: str) -> RunRow | None:
     if state is None:
         return None
     run, done = store.run(run_id), store.progress(run_id).recorded
-    created = _moment(state.created)
-    return RunRow(run_id, state_word(state), created, run.info.task_suite, done, run.grid.attempts)
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return RunRow(
+        run_id, state_word(state), moment(state.created), run.info.task_suite, done, run.grid.attempts
+    )
 
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from aggregate.artifact.model import Artifact
+from aggregate.records.record import JUDGED
 from aggregate.text.formats import plain, points
 from producer.display.progress import clock, delta_words, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
@@ -19,8 +20,6 @@ from producer.server.connect import OUT_OF_REACH, Server, ServerNotRunning
 from producer.state_root import Places, finished
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Halt, State, UnknownRun
-
-JUDGED = ("passed", "failed", "timeout")
 
 
 def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
@@ -43,6 +42,11 @@ def _interrupted(places: Places, run_id: str) -> dict[str, Any]:
     with suppress(*OUT_OF_REACH), connect.taking_over(places, run_id) as server:
         facts = _on_server(server, run_id, [])
     return {**facts, "state": "interrupted", "next": places.command("resume", run_id)}
+
+
+def moment(seconds: float) -> str:
+    """A time of day in seconds since 1970, as runs tell when they were created."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def state_word(state: State) -> str:
@@ -99,7 +103,7 @@ def _under_way(server: Server, run_id: str, state: State) -> dict[str, Any]:
     return {
         "run": run_id,
         "state": word,
-        "created_at": datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds"),
+        "created_at": moment(state.created),
         "suite": store.info(run_id).task_suite,
         **_numbers(view, running=word == "running"),
         **({"why": why} if (why := state.trouble or state.why) else {}),

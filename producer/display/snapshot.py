@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple, cast
 
+from aggregate.records.run_info import BASELINE, ORACLE
 from workers.process import heartbeat
 from workers.store.keys import Keys
 from workers.store.messages import Manifest
@@ -47,10 +48,6 @@ def difference(passed: float, judged: float, base_passed: float, base_judged: fl
     low = delta - sqrt((one.estimate - one.low) ** 2 + (base.high - base.estimate) ** 2)
     high = delta + sqrt((one.high - one.estimate) ** 2 + (base.estimate - base.low) ** 2)
     return RoughInterval(delta, low, high)
-
-
-BASELINE = "baseline"
-ORACLE = "oracle"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from producer.runs.submit import INSIST_SECONDS, check_here, check_there, go_on,
 from producer.runs.watch import Interrupted
 from producer.server import connect, private_server
 from producer.server.connect import NoTrace, Server, ServerNotRunning
-from producer.settings.run_settings import InvalidOption, RunSettings
+from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places, check_run_id, finished
 from workers.models.names import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
@@ -68,7 +68,6 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
 def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> list[Artifact]:
     """Publish what has no final record and follow the run to its end."""
     check_run_id(run_id)
-    RunSettings.checked({"budget_usd": budget_usd})
     where.places.check_writable()
     try:
         with connect.joining(where.places, run_id, where.broker) as server:
