@@ -8,10 +8,9 @@ import time
 
 import pytest
 import redis
-import typer
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
-from producer.commands import runs
+from producer.cli import app
 from producer.display import progress, run_list, run_status
 from producer.runs import rejoin
 from producer.runs.evaluate import RunContext
@@ -50,10 +49,7 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
 
 def watched(places, run_id):
     """How `uplift watch` ends: its exit code, or what it raises."""
-    try:
-        runs.watch(run_id, places.root, quiet=True)
-    except typer.Exit as ended:
-        return ended.exit_code
+    return app(["watch", run_id, "--state-root", str(places.root), "--quiet"], standalone_mode=False)
 
 
 @pytest.mark.usefixtures("capfd")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from producer.commands.flags import ConfigFile, Quiet, WholeArtifact, takes_settings, typed
+from producer.commands.flags import Quiet, WholeArtifact, takes_settings, typed
 from producer.settings.run_settings import described
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def evaluate(
             "--mock", help="Fixed replies, no model, no key: tries the wiring.", rich_help_panel="Models"
         ),
     ] = False,
-    config: ConfigFile = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -122,7 +121,7 @@ def evaluate(
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json, only_paths=only_paths)
 
 
-def run_context(options: RunSettings, *, quiet: bool) -> RunContext:
+def run_context(options: RunSettings, *, quiet: bool = True) -> RunContext:
     """Where a command's run takes place: state root, server, display, and the variables of a private worker."""
     from producer.display import progress
     from producer.runs.evaluate import RunContext

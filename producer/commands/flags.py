@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from typer.core import TyperCommand
 
 from aggregate.records.settings import OLD_STOP_EARLY
 from producer.settings import run_settings
+from producer.settings.run_settings import RunSettings
 
 _OLD_WORDS = [f"--stop-early={word}" for word in OLD_STOP_EARLY]
 _TYPES: dict[type, Any] = {tuple: list[str], dict: list[str]}
@@ -24,19 +26,26 @@ def option(name: str, default: str | None = None) -> Any:
     unset = run_settings.default_text(name) if default is None else default
     words = f"{setting.help}{f' [default: {unset}]' if unset else ''}"
     return typer.Option(
-        run_settings.flag(name), metavar=setting.metavar, help=words, rich_help_panel=setting.panel
+        run_settings.flag(name),
+        metavar=setting.metavar,
+        help=words,
+        show_default=False,
+        rich_help_panel=setting.panel,
     )
 
 
-def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[..., Any]:
-    """Give a command the flags of these settings, which it takes as `**flags`; `typed` says which of them were typed.
+def takes_settings(*names: str, unset: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
+    """Give a command --config and the flags of these settings, which it takes as `**flags`.
 
-    Those `as_in_run` have the value that an earlier run had, unless typed.
+    `unset` says what holds without a flag, where that is not the setting's default. `options` reads the flags.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        flags = {name: _parameter(name, "as in the run" if name in as_in_run else None) for name in names}
+        flags = {name: _parameter(name, unset.get(name)) for name in names}
+        flags["config"] = inspect.Parameter(
+            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile
+        )
         kept = {
             name: one.replace(kind=one.KEYWORD_ONLY)
             for name, one in own.items()
@@ -52,11 +61,17 @@ def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[...
 
 def typed(context: typer.Context, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The settings whose flags were typed, by name; what a config says is not among them."""
-    sources = {name: context.get_parameter_source(name) for name in flags}
+    sources = {name: context.get_parameter_source(name) for name in flags if name != "config"}
     given = {name: flags[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if "retry" in given:  # the flag is --no-retry
         given["retry"] = False
     return given
+
+
+def options(context: typer.Context, flags: Mapping[str, Any], without: Collection[str] = ()) -> RunSettings:
+    """The settings that were typed and, but for those `without`, those of the config."""
+    settings: RunSettings = context.obj.with_flags(typed(context, flags), without=without)
+    return settings
 
 
 def _parameter(name: str, default: str | None) -> inspect.Parameter:

@@ -17,8 +17,8 @@ from producer.commands.flags import (
     RunId,
     StateRoot,
     WholeArtifact,
+    options,
     takes_settings,
-    typed,
 )
 from producer.state_root import DEFAULT_STATE_ROOT
 
@@ -93,7 +93,6 @@ def aggregate(
     records: Annotated[
         Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz; a pipe will do.")
     ],
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: WholeArtifact = False,
     **flags: Any,
@@ -108,9 +107,9 @@ def aggregate(
     from producer.runs.from_records import aggregate_file
     from producer.state_root import Places
 
-    options = context.obj.with_flags(typed(context, flags))
-    places = Places(options.state_root)
-    made = aggregate_file(records, places, options)
+    settings = options(context, flags)
+    places = Places(settings.state_root)
+    made = aggregate_file(records, places, settings)
     report_and_exit(made, places, quiet=quiet, as_json=as_json)
 
 
@@ -121,7 +120,6 @@ def compare(
         str, typer.Argument(metavar="RUN", help="The earlier run: an id, or a file of records.")
     ],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
-    config: ConfigFile = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -138,8 +136,8 @@ def compare(
     from producer.runs.from_records import compare_runs
     from producer.state_root import Places
 
-    options = context.obj.with_flags(typed(context, flags))
-    result = compare_runs(first, second, Places(options.state_root), margin=options.margin)
+    settings = options(context, flags)
+    result = compare_runs(first, second, Places(settings.state_root), margin=settings.margin)
     with printing():
         if as_json:
             typer.echo(dumps(result.model_dump(exclude_unset=True)))
@@ -147,16 +145,24 @@ def compare(
             Console(highlight=False).print(compare_table(result))
 
 
-_JUDGING = ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline")
+_JUDGING = dict.fromkeys(
+    ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline"), "as in the run"
+)
 
 
 @takes_settings(
-    *_JUDGING, "sandbox", "state_root", "broker", "insecure", "in_flight", "output", as_in_run=_JUDGING
+    *_JUDGING,
+    "sandbox",
+    "state_root",
+    "broker",
+    "insecure",
+    "in_flight",
+    "output",
+    unset=_JUDGING,
 )
 def rejudge(
     context: typer.Context,
     run_id: RunId,
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: WholeArtifact = False,
     **flags: Any,
@@ -178,10 +184,10 @@ def rejudge(
     from producer.runs import rejudge as rejudging
     from producer.state_root import check_run_id
 
-    options = context.obj.with_flags(typed(context, flags), without=rejudging.OF_RUN)
-    where = run_context(options, quiet=quiet)
+    settings = options(context, flags, without=rejudging.OF_RUN)
+    where = run_context(settings, quiet=quiet)
     earlier = collect.find(where.places, check_run_id(run_id), where.broker)
-    artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, options), where)
+    artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, settings), where)
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
