@@ -102,10 +102,10 @@ def evaluate(
     only_paths = printed == "path"
     if only_paths and (as_json or detach or dry_run):
         raise typer.BadParameter("--print path excludes --json, --detach and --dry-run")
-    found: Config = context.obj
+    settings: Config = context.obj
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
-    options = found.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
+    options = settings.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
     plan = with_baseline(plans.make(options, run_id=check_run_id(run_id) if run_id else None))
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)

@@ -76,14 +76,16 @@ def report(
     places = Places(state_root)
     flags = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
     formats: list[Format] = [form for form in reports.NAMES if flags[form]] or ["html"]
-    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
     for form in formats:
         if output is not None and str(output) == "-":
-            for artifact in made:
+            for artifact in artifacts:
                 typer.echo(reports.text(artifact, places, form, records), nl=False)
             continue
-        place = output / reports.NAMES[form] if output and len(formats) > 1 and len(made) == 1 else output
-        for path in reports.write(made, places, form, records=records, output=place):
+        place = (
+            output / reports.NAMES[form] if output and len(formats) > 1 and len(artifacts) == 1 else output
+        )
+        for path in reports.write(artifacts, places, form, records=records, output=place):
             typer.echo(path)
 
 
@@ -109,8 +111,8 @@ def aggregate(
 
     settings = options(context, flags)
     places = Places(settings.state_root)
-    made = aggregate_file(records, places, settings)
-    report_and_exit(made, places, quiet=quiet, as_json=as_json)
+    artifacts = aggregate_file(records, places, settings)
+    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json)
 
 
 @takes_settings("margin", "state_root")
@@ -220,8 +222,8 @@ def bless(
     from producer.state_root import Places, check_run_id
 
     places = Places(state_root)
-    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
-    artifact = blessing.choose(made, candidate_id)
+    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    artifact = blessing.choose(artifacts, candidate_id)
     blessed, warnings = blessing.bless(artifact, places)
     for text in warnings:
         typer.echo(f"uplift: {text}", err=True)

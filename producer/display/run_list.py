@@ -40,14 +40,14 @@ class RunRow:
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:
     """Newest first; a run that is at home and still on a server is listed once, as it ended, unless it goes on."""
-    found = {row.run_id: row for row in _unfinished(places)}
+    known = {row.run_id: row for row in _unfinished(places)}
     if broker is not None:
         with closing(open_server(broker)) as server:
             on_server = (_server_row(server, run_id) for run_id in server.store.runs())
-            found |= {row.run_id: row for row in on_server if row is not None}
-    going_on = {run_id for run_id, row in found.items() if row.state == "running"}
-    found |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
-    return sorted(found.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
+            known |= {row.run_id: row for row in on_server if row is not None}
+    going_on = {run_id for run_id, row in known.items() if row.state == "running"}
+    known |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
+    return sorted(known.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
 
 
 def _at_home(places: Places) -> Iterator[RunRow]:
@@ -147,16 +147,16 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
     check_run_id(run_id)
     known = [places.run(run_id), places.embedded(run_id)]
-    made = finished(places, run_id)
+    artifacts = finished(places, run_id)
     embedded = places.embedded(run_id)
-    if not private_server.is_left(embedded) if made else private_server.is_held(embedded):
+    if not private_server.is_left(embedded) if artifacts else private_server.is_held(embedded):
         raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False
     if broker is not None:
         with closing(open_server(broker)) as server:
             on_server = run_id in server.store.runs()
             server.store.delete(run_id)
-    if not made and not on_server and not any(map(exists, known)):
+    if not artifacts and not on_server and not any(map(exists, known)):
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
     for path in known:
         if exists(path):
@@ -170,7 +170,7 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
                 path.unlink()
 
 
-def show(found: list[RunRow]) -> None:
+def show(rows: list[RunRow]) -> None:
     """Print rows as a table on standard output; where the terminal is narrow, without their suites."""
     from rich.console import Console
     from rich.table import Table
@@ -182,7 +182,7 @@ def show(found: list[RunRow]) -> None:
         columns.pop()
     for column in columns:
         table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
-    for row in found:
+    for row in rows:
         suite = Path(row.suite or "–")
         cells = (
             row.run_id,

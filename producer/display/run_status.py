@@ -24,15 +24,15 @@ from workers.store.run_store import Halt, State, UnknownRun
 
 def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     """How a run stands; raises UnknownRun."""
-    made = finished(places, run_id)
-    if made and made[0].status in ("finished", "weak_baseline"):
-        return _over(run_id, made)
+    artifacts = finished(places, run_id)
+    if artifacts and artifacts[0].status in ("finished", "weak_baseline"):
+        return _over(run_id, artifacts)
     try:
         with connect.joining(places, run_id, broker) as server:
-            return _on_server(server, run_id, made)
+            return _on_server(server, run_id, artifacts)
     except ServerNotRunning:
-        if made := finished(places, run_id):
-            return _over(run_id, made)
+        if artifacts := finished(places, run_id):
+            return _over(run_id, artifacts)
         return _interrupted(places, run_id)
 
 
@@ -59,32 +59,32 @@ def state_word(state: State) -> str:
     return halt or "running"
 
 
-def _over(run_id: str, made: list[Artifact]) -> dict[str, Any]:
-    one = made[0]
+def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
+    first = artifacts[0]
     facts: dict[str, Any] = {
         "run": run_id,
-        "state": one.status,
-        "created_at": one.created_at,
-        "suite": one.task_suite,
-        "verdict": one.verdict,
-        "decision": one.decision,
-        "execution_pass_rate": one.execution_pass_rate,
-        "baseline_pass_rate": one.baseline_pass_rate,
-        "delta": one.delta,
-        "reason": one.reason,
-        "artifact": one.truth_anchor,
+        "state": first.status,
+        "created_at": first.created_at,
+        "suite": first.task_suite,
+        "verdict": first.verdict,
+        "decision": first.decision,
+        "execution_pass_rate": first.execution_pass_rate,
+        "baseline_pass_rate": first.baseline_pass_rate,
+        "delta": first.delta,
+        "reason": first.reason,
+        "artifact": first.truth_anchor,
     }
-    if len(made) > 1:
+    if len(artifacts) > 1:
         names = {"candidate_id", "verdict", "decision", "execution_pass_rate", "delta"}
-        facts["candidates"] = [artifact.model_dump(include=names) for artifact in made]
+        facts["candidates"] = [artifact.model_dump(include=names) for artifact in artifacts]
     return facts
 
 
-def _on_server(server: Server, run_id: str, made: list[Artifact]) -> dict[str, Any]:
+def _on_server(server: Server, run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
     """An artifact that is at home tells more, unless the run goes on since."""
     state = server.store.state(run_id)
-    if made and (state is None or state.sealed):
-        return _over(run_id, made)
+    if artifacts and (state is None or state.sealed):
+        return _over(run_id, artifacts)
     if state is None:
         raise UnknownRun(
             f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
@@ -144,8 +144,8 @@ def _arm(view: View, arm: int) -> dict[str, Any]:
     }
 
 
-def _interval(found: RoughInterval | None) -> dict[str, float] | None:
-    return None if found is None else {name: round(value, 4) for name, value in found._asdict().items()}
+def _interval(rough: RoughInterval | None) -> dict[str, float] | None:
+    return None if rough is None else {name: round(value, 4) for name, value in rough._asdict().items()}
 
 
 def show(facts: dict[str, Any]) -> None:
@@ -225,10 +225,10 @@ def _table(arms: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _percent(found: dict[str, float] | None) -> str:
-    if found is None:
+def _percent(rate: dict[str, float] | None) -> str:
+    if rate is None:
         return "–"
-    return f"{100 * found['estimate']:.0f} % ({100 * found['low']:.0f}–{100 * found['high']:.0f})"
+    return f"{100 * rate['estimate']:.0f} % ({100 * rate['low']:.0f}–{100 * rate['high']:.0f})"
 
 
 def _text(value: Any) -> str:

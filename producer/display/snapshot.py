@@ -72,8 +72,8 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What workers tell of a run. `done` counts every try; of `unpriced` ones nobody knows the cost."""
+class WorkerActivity:
+    """What workers do for a run, as they tell it. `done` counts every try; of `unpriced` ones nobody knows the cost."""
 
     in_flight: dict[str, int] = field(default_factory=dict)
     slowest: tuple[InFlight, ...] = ()
@@ -103,7 +103,7 @@ class View:
     units: int | None = None
     budget_usd: float | None = None
     may_stop: bool = False
-    inside: Inside = Inside()
+    inside: WorkerActivity = WorkerActivity()
 
     @property
     def total(self) -> int:
@@ -181,7 +181,7 @@ class Looker:
         self._clock = clock
         self._begun = clock()
         self._told = float("-inf")
-        self._inside = Inside()
+        self._inside = WorkerActivity()
         self._pace = heartbeat.Pace(RATE_SECONDS)
         self._rate = 0.0
         self._tasks: dict[int, str] = {}
@@ -207,13 +207,13 @@ class Looker:
             inside=self._inside,
         )
 
-    def _look_inside(self) -> Inside:
+    def _look_inside(self) -> WorkerActivity:
         told = heartbeat.read(self._store.client, self._manifest.run_id)
         in_flight: Counter[int] = Counter()
         for beat in told:
             in_flight.update(beat.in_flight or {})
         longest = sorted((pair for beat in told for pair in beat.slowest), key=lambda pair: -pair[1])
-        return Inside(
+        return WorkerActivity(
             in_flight={self._manifest.models[model]: count for model, count in sorted(in_flight.items())},
             slowest=tuple(self._named(*pair) for pair in longest[:SHOWN_SLOWEST]),
             workers=tuple(

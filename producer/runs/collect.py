@@ -119,7 +119,7 @@ class Pages:
 
 
 def collect(
-    store: Store, run: StoredRun, made: list[Artifact], places: Places, broker: str | None = None
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, broker: str | None = None
 ) -> list[Artifact]:
     """Write everything that a finished run leaves on a broker, or on its private server; returns the artifacts.
 
@@ -127,8 +127,8 @@ def collect(
     again later.
     """
     try:
-        with closing(Pages(places, made)) as pages:
-            return _in_one_pass(store, run, made, places, pages)
+        with closing(Pages(places, artifacts)) as pages:
+            return _in_one_pass(store, run, artifacts, places, pages)
     except OSError as problem:
         # A write that failed knows no file name, and without one nobody knows where there is no room.
         where = problem.filename or str(places.root)
@@ -138,7 +138,7 @@ def collect(
 
 
 def _in_one_pass(
-    store: Store, run: StoredRun, made: list[Artifact], places: Places, pages: Pages
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, pages: Pages
 ) -> list[Artifact]:
     """Read each record once: into the records' file, the pages and, a baseline's, the cache where the run has one."""
     run_id, now = run.run_id, time.time()
@@ -156,10 +156,10 @@ def _in_one_pass(
 
     write_records(places.records(run_id), records())
     if lost := workspaces.save(store):
-        made = [artifact.with_warning(lost) for artifact in made]
+        artifacts = [artifact.with_warning(lost) for artifact in artifacts]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
-    several = len(made) > 1
-    written = [write(artifact, notes, places, several=several) for artifact in made]
+    several = len(artifacts) > 1
+    written = [write(artifact, notes, places, several=several) for artifact in artifacts]
     try:
         pages.write(written, places.tasks(run_id))
     except OSError:
@@ -177,8 +177,8 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
-    if made := finished(places, run_id):
-        return made
+    if artifacts := finished(places, run_id):
+        return artifacts
     if broker is None:
         for path in artifact_paths(places, run_id):
             try:

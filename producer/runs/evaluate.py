@@ -152,9 +152,9 @@ def watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list
     show = display.show if display.shows else None
     with display.drawing():
         watching = Watch(server, run, show, display.say, resume=where.resume(run.run_id), **how)
-        made = watching.follow()
+        artifacts = watching.follow()
     try:
-        written = collect(server.store, run, made, where.places, where.broker)
+        written = collect(server.store, run, artifacts, where.places, where.broker)
     except AWAY:
         written = finished(where.places, run.run_id) if server.joined is not None else []
         if not written:
@@ -171,8 +171,8 @@ def nothing_run(plan: Plan, places: Places) -> list[Artifact]:
     places.check_writable()
     info = plan.info().model_copy(update={"status": "skipped", "planned_attempts": 0})
     notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
-    made = build.build(info, [])
-    return [write(one, notes, places, several=len(made) > 1) for one in made]
+    artifacts = build.build(info, [])
+    return [write(artifact, notes, places, several=len(artifacts) > 1) for artifact in artifacts]
 
 
 def supervise(arguments: list[str], run_id: str, places: Places) -> None:

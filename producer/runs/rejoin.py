@@ -32,12 +32,12 @@ def watch(run_id: str, where: RunContext) -> list[Artifact]:
 
 def _at_home(run_id: str, places: Places) -> list[Artifact]:
     """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
-    made = finished(places, run_id)
-    if not made and private_server.has_data(places.embedded(run_id)):
+    artifacts = finished(places, run_id)
+    if not artifacts and private_server.has_data(places.embedded(run_id)):
         raise Interrupted(places.command("resume", run_id))
-    if not made:
+    if not artifacts:
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
-    return made
+    return artifacts
 
 
 def cancel(run_id: str, where: RunContext) -> list[Artifact]:
@@ -56,11 +56,11 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
         with connect.joining(where.places, run_id, where.broker) as server:
             return halt_and_watch(server)
     except ServerNotRunning:
-        made = finished(where.places, run_id)
-        if made and not halted:
+        artifacts = finished(where.places, run_id)
+        if artifacts and not halted:
             raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
-    if made:
-        return made
+    if artifacts:
+        return artifacts
     with connect.taking_over(where.places, run_id) as server:
         return halt_and_watch(server)
 
@@ -78,8 +78,8 @@ def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> l
         with connect.taking_over(where.places, run_id, worker=worker) as server:
             return _go_on(server.store.run(run_id), server, where, budget_usd)
     except NoTrace:
-        if made := finished(where.places, run_id):  # nothing is left to do
-            return made
+        if artifacts := finished(where.places, run_id):  # nothing is left to do
+            return artifacts
         raise
 
 

