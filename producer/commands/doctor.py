@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aggregate.text.formats import counted
-from producer.commands.flags import Broker, Insecure, Json, option
+from producer.commands.flags import Broker, Insecure, Json, option, print_json
 
 if TYPE_CHECKING:
     from producer.settings.config_file import Config
@@ -50,13 +50,7 @@ def doctor(
     settings = doctors.settings(used)
     checks += doctors.examine(used)
     if as_json:
-        import json
-
-        facts = {
-            "settings": [asdict(setting) for setting in settings],
-            "checks": [asdict(check) for check in checks],
-        }
-        typer.echo(json.dumps(facts))
+        print_json({"settings": settings, "checks": checks})
     else:
         _show(settings, checks)
     if any(check.status == "problem" for check in checks):

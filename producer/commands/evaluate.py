@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from producer.commands.flags import Quiet, WholeArtifact, takes_settings, typed
+from producer.commands.flags import Quiet, WholeArtifact, print_json, takes_settings, typed
 from producer.settings.run_settings import described
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
 
     facts: dict[str, Any] = estimate(plan, private=private)
     if as_json:
-        import json
-
-        typer.echo(json.dumps({**facts, "warnings": plan.warnings}))
+        print_json({**facts, "warnings": plan.warnings})
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -78,6 +79,13 @@ def _parameter(name: str, default: str | None) -> inspect.Parameter:
     kind = str if name == "tools" else run_settings.kind_of(name)
     annotation = Annotated[_TYPES.get(kind, kind) | None, option(name, default)]  # type: ignore[valid-type]  # made here
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def print_json(value: Any) -> None:
+    """Print a value on one line of standard output; dataclasses become objects, paths become text."""
+    import json
+
+    typer.echo(json.dumps(value, default=lambda part: vars(part) if is_dataclass(part) else str(part)))
 
 
 class Grouped(TyperCommand):

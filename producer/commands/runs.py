@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from producer.commands.evaluate import report_and_exit, run_context
-from producer.commands.flags import InFlightOfRun, Json, Quiet, RunId, options, takes_settings
+from producer.commands.flags import InFlightOfRun, Json, Quiet, RunId, options, print_json, takes_settings
 from producer.state_root import check_run_id
 
 _PLACE = ("state_root", "broker", "insecure")
@@ -37,8 +37,6 @@ def runs(
 
       uplift runs --delete 20260101-120000-abc123
     """
-    import json
-
     from producer.display import run_list
 
     where = run_context(options(context, flags))
@@ -49,7 +47,7 @@ def runs(
         return
     rows = run_list.rows(where.places, where.broker)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows]))
+        print_json(rows)
     elif not rows:
         typer.echo(f"uplift: no runs under {where.places.root}", err=True)
     else:
@@ -67,14 +65,12 @@ def status(
 
     Example: uplift status 20260101-120000-abc123 --json
     """
-    import json
-
     from producer.display import run_status
 
     where = run_context(options(context, flags))
     facts = run_status.status(where.places, where.broker, check_run_id(run_id))
     if as_json:
-        typer.echo(json.dumps(facts))
+        print_json(facts)
     else:
         run_status.show(facts)
 

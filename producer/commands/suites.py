@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggregate.text.formats import counted
-from producer.commands.flags import Json
+from producer.commands.flags import Json, print_json
 
 if TYPE_CHECKING:
     from producer.importers.imported import Found
@@ -26,10 +26,7 @@ def init(as_json: Json = False) -> None:
 
     started = starting.start(Path())
     if as_json:
-        import dataclasses
-        import json
-
-        typer.echo(json.dumps(dataclasses.asdict(started), default=str))
+        print_json(started)
         return
     for path in started.made:
         typer.echo(f"wrote {path}")
@@ -111,16 +108,12 @@ def _print(found: Found, suite: Path) -> None:
 
 
 def _print_json(found: Found, suite: Path) -> None:
-    import dataclasses
-    import json
-
     counts = {
         f"{kind}s": {"found": count, "imported": count - left, "left_out": left}
         for kind, count, left in _counts(found)
     }
-    left_out = [dataclasses.asdict(item) for item in found.left_out]
-    value = {"suite": str(suite), "written": len(found.tasks), **counts, "left_out": left_out}
-    typer.echo(json.dumps({**value, "notes": found.notes}))
+    value = {"suite": suite, "written": len(found.tasks), **counts, "left_out": found.left_out}
+    print_json({**value, "notes": found.notes})
 
 
 def validate(
@@ -150,10 +143,7 @@ def validate(
 
     problems = suite.validate(suites)
     if as_json:
-        import dataclasses
-        import json
-
-        typer.echo(json.dumps([dataclasses.asdict(problem) for problem in problems], default=str))
+        print_json(problems)
     else:
         for problem in problems:
             typer.echo(str(problem))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -200,7 +199,8 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
         if child.poll() is not None:
             if finished(places, run_id):
                 return
-            raise NoServer(f"the supervisor ended at once: {_last_line(log)}")
+            lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no message"]
+            raise NoServer(f"the supervisor ended at once: {lines[-1]}")
         time.sleep(0.05)
 
 
@@ -211,8 +211,3 @@ def _is_submitted(places: Places, run_id: str) -> bool:
     except ServerNotRunning:
         return False
     return state is not None and state.generation > 0
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "no message"
