@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.rows import Row, show
-from workers.rounds.child_process import be_thrifty
+from workers.rounds.child_process import tune_interpreter
 
 ATTEMPTS = 5
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def measure(path: Path) -> None:
     """Print seconds of CPU by part, and the peak memory, as JSON. Imports count: a chord's callback pays them too."""
     parts: dict[str, float] = {}
     started = time.process_time()
-    be_thrifty()  # as every process of ours does
+    tune_interpreter()  # as every process of ours does
     from aggregate.artifact import build, file
     from aggregate.records import frames, jsonl
     from aggregate.records.run_info import Observer

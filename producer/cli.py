@@ -15,7 +15,7 @@ import typer
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.commands import doctor, evaluate, results, runs, suites, workers
 from producer.commands.flags import Grouped
-from workers.rounds.child_process import be_thrifty
+from workers.rounds.child_process import tune_interpreter
 
 
 def explain(problem: BaseException) -> tuple[str, int] | None:
@@ -99,7 +99,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on standard error and an exit code."""
-    be_thrifty()
+    tune_interpreter()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no dash still gets the numbers
     try:

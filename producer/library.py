@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aggregate.formulas.intervals import Interval
 from aggregate.records.record import AttemptRecord
 from judges.safe_text import did_you_mean
-from producer.display.progress import Quiet
+from producer.display.progress import Display
 from producer.display.snapshot import View
 from producer.runs.watch import Interrupted
 from producer.state_root import Places
@@ -182,20 +182,19 @@ def _result(artifact: Artifact, places: Places) -> Result:
     )
 
 
-class _Callbacks(Quiet):
-    """A display that hands views and messages to the caller's functions, where there are any."""
+class _Callbacks(Display):
+    """A display that hands on what it is given."""
 
     def __init__(self, callbacks: Mapping[str, Any]) -> None:
-        self._on_progress = callbacks.get("on_progress")
-        self._on_message = callbacks.get("on_message")
+        self.shows = "on_progress" in callbacks
+        self._callbacks = callbacks
 
     def show(self, view: View) -> None:
-        if self._on_progress is not None:
-            self._on_progress(view)
+        self._callbacks["on_progress"](view)
 
     def say(self, text: str) -> None:
-        if self._on_message is not None:
-            self._on_message(text)
+        if "on_message" in self._callbacks:
+            self._callbacks["on_message"](text)
 
 
 class StopNow:

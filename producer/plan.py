@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from aggregate.formulas.verdict import verdict
+from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunInfo, TaskInfo
 from aggregate.records.settings import ResultSettings
 from aggregate.text.files import is_folder
@@ -74,6 +75,7 @@ class Plan:
     `not_run` are the candidates that were asked for and get a verdict without being run; `whole_suite` has the tasks
     that flags left out, too.
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
+    `recorded` has the answers of `replay:` models.
     `blessed` holds the baseline's records where a file has them all, so that none is run.
     """
 
@@ -85,7 +87,7 @@ class Plan:
     not_run: tuple[PlannedArm, ...] = ()
     source: Source = Source()
     fixtures: Bundle | None = None
-    replays: Mapping[str, Bundle] = field(default_factory=dict)
+    recorded: tuple[AttemptRecord, ...] = ()
     warnings: tuple[str, ...] = ()
     whole_suite: tuple[Task, ...] = ()
     rejudged_from: str | None = None
@@ -102,8 +104,8 @@ class Plan:
 
     @property
     def bundles(self) -> list[Bundle]:
-        """Everything that travels beside the manifest: fixtures, skills and recordings."""
-        every = (self.fixtures, *(arm.bundle for arm in self.arms), *self.replays.values())
+        """Folders that travel beside the manifest: fixtures and skills."""
+        every = (self.fixtures, *(arm.bundle for arm in self.arms))
         return [bundle for bundle in every if bundle is not None]
 
     def manifest(self, lane: str) -> Manifest:
@@ -114,7 +116,6 @@ class Plan:
             task_count=len(self.suite.tasks),
             arms=tuple(_message(arm) for arm in self.arms),
             fixtures=self.fixtures.digest if self.fixtures else None,
-            replays={spec: bundle.digest for spec, bundle in self.replays.items()},
             settings=self.options.settings,
             rejudged_from=self.rejudged_from,
             lane=lane,
@@ -198,7 +199,7 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
         not_run=tuple(not_run),
         source=source,
         fixtures=fixtures_of(suite.folder),
-        replays=_replays(options),
+        recorded=tuple(_recorded(options)),
         warnings=tuple(dict.fromkeys(warnings)),
         whole_suite=whole.tasks,
     )
@@ -320,12 +321,12 @@ def fixtures_of(folder: Path) -> Bundle | None:
     return bundles.pack(fixtures, under="fixtures") if is_folder(fixtures) else None
 
 
-def _replays(options: RunSettings) -> dict[str, Bundle]:
-    """Recordings, read once here so that a broken one is found now, and packed for workers elsewhere."""
-    recordings = {spec: Path(parse(spec).name) for spec in options.models if parse(spec).kind == "replay"}
-    for path in recordings.values():
-        replay.load(path)
-    return {spec: bundles.pack_files({path.name: replay.content(path)}) for spec, path in recordings.items()}
+def _recorded(options: RunSettings) -> Iterator[AttemptRecord]:
+    """The answers in recordings: workers elsewhere cannot read them, and a broken one is found now."""
+    for spec in options.models:
+        parsed = parse(spec)
+        if parsed.kind == "replay":
+            yield from replay.read(Path(parsed.name), spec)
 
 
 def _check_prices(options: RunSettings, suite: Suite) -> None:

@@ -15,6 +15,8 @@ from conftest import start_server
 from running import Ended, a_suite, standalone, start_uplift, the_artifact, uplift, worker
 from standing_in import Provider, provider_process
 
+from aggregate.records.jsonl import read_jsonl
+
 pytestmark = pytest.mark.slow
 
 MODEL = "anthropic:claude-sonnet-4-5"
@@ -245,6 +247,24 @@ def test_a_recording_reaches_workers_that_cannot_see_its_file(valkey: str, short
         (records,) = (short_tmp / "state" / "runs").glob("*/records.jsonl.gz")
         again = uplift(*words[:-1], f"replay:{records}", cwd=short_tmp)
     assert again.line == ended.line
+
+
+def test_what_a_recording_lacks_is_an_error_and_what_it_has_keeps_its_tokens(short_tmp: Path) -> None:
+    completion = {"text": "word0", "input_tokens": 9, "output_tokens": -1, "cost_usd": 0.5}
+    line = {"task": "task-0", "arm": "candidate", "attempt": 1, "completion": completion}
+    (short_tmp / "recording.jsonl").write_text(json.dumps(line))
+    words = standalone(a_suite(short_tmp, 2), "--no-baseline", "--model", "replay:recording.jsonl")
+    ended = uplift(*words, cwd=short_tmp)
+    assert ended.code in (0, 1, 3), ended.err
+    (records,) = (short_tmp / "state" / "runs").glob("*/records.jsonl.gz")
+    there, missing = sorted(read_jsonl(records), key=lambda record: record.task)
+    assert there.completion is not None
+    assert (there.outcome, there.model_ms, there.retries) == ("passed", 0.0, 0)
+    assert (there.completion.input_tokens, there.completion.output_tokens) == (9, None)
+    assert (there.completion.cost_usd, there.completion.cost_source) == (0.5, "replay")
+    told = "replay:recording.jsonl holds no completion of task 'task-1', arm 'candidate', attempt 1"
+    assert (missing.outcome, missing.error) == ("error", told)
+    assert the_artifact(short_tmp)["cost"]["spent_usd"] == 0
 
 
 def test_a_recording_that_cannot_be_read_is_found_before_anything_starts(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_gate_that_fails_on_harm_is_not_chosen_with_attempts_left_out(tmp_path
 @pytest.mark.parametrize("word", ["verdict", "decision"])
 def test_the_words_that_stop_early_was_told_once_are_told_what_to_use(tmp_path, word):
     words = standalone(a_suite(tmp_path), "--mock", "--pass-k", "3")
-    for given in (("--stop-early", word), ("--config", "old.toml")):
+    for given in (("--stop-early", word), (f"--stop-early={word}",), ("--config", "old.toml")):
         (tmp_path / "old.toml").write_text(f'stop_early = "{word}"\n')
         ended = uplift(*words, *given, cwd=tmp_path)
         assert ended.code == 2

@@ -9,7 +9,7 @@ from rich.console import Console
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
 from producer.display.progress import LiveView, cost, line, wants_plain_lines
-from producer.display.snapshot import InFlight, Inside, View, Worker, difference, share
+from producer.display.snapshot import InFlight, View, Worker, WorkerActivity, difference, share
 from workers.store.run_store import Progress
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202etxt.exe\u200b\r\nsecond line [red]markup[/red]"
@@ -39,7 +39,7 @@ def an_inside(**fields):
     fields.setdefault("in_flight", {"anthropic:some-model": 12})
     fields.setdefault("slowest", tuple(a_slow_one(seconds=30.0 - number) for number in range(8)))
     fields.setdefault("workers", (Worker("host-a:1", 6, 5.0, 200), Worker("host-b:2", 6, 5.0, 300)))
-    return Inside(**fields)
+    return WorkerActivity(**fields)
 
 
 def a_slow_one(task="names-the-platform", arm="candidate", seconds=33.0):
@@ -87,7 +87,7 @@ def test_everything_that_was_asked_for_is_there_at_80_columns_and_at_120(width):
 
 
 def test_rows_do_not_move_when_the_first_results_come_in():
-    nothing = a_view(counts(), counts(), rate=None, spent=0.0, inside=Inside())
+    nothing = a_view(counts(), counts(), rate=None, spent=0.0, inside=WorkerActivity())
     labels = [line.split(" ")[0] for line in drawn(nothing)]
     later = [line.split(" ")[0] for line in drawn(a_view())]
     assert later[: len(labels)] == labels

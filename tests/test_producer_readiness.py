@@ -11,8 +11,7 @@ import pytest
 import redis
 from running import Ended, a_suite, standalone, start_uplift, the_artifact, uplift, worker
 
-from producer.runs import readiness
-from producer.runs.readiness import CannotAsk
+from producer.runs.submit import CannotAsk, check_there
 from workers.models.choose import lacking
 from workers.store.messages import CommandSpec, ModelSettings
 from workers.store.redis_client import sign_of_life
@@ -154,16 +153,16 @@ def test_a_program_may_come_with_a_tasks_files() -> None:
 
 def test_one_worker_that_can_serve_a_model_is_enough_and_an_old_one_may(client: redis.Redis) -> None:
     settings = ModelSettings()
-    readiness.check_there(["openai:m"], settings, client)  # nobody there: the run waits
+    check_there(["openai:m"], settings, client)  # nobody there: the run waits
     sign_of_life(client, "a:1", {"name": "a:1", "lacks": ["key for openai", "claude"]})
     with pytest.raises(CannotAsk, match="by the broker's only worker; missing there: key for openai\n"):
-        readiness.check_there(["anthropic:m", "openai:m"], settings, client)
-    readiness.check_there(["openai:m"], ModelSettings(params={"base_url": "http://127.0.0.1:9"}), client)
+        check_there(["anthropic:m", "openai:m"], settings, client)
+    check_there(["openai:m"], ModelSettings(params={"base_url": "http://127.0.0.1:9"}), client)
     sign_of_life(client, "b:1", {"name": "b:1", "lacks": ["openai package"]})
     with pytest.raises(CannotAsk, match="any of the broker's 2 workers; missing there: openai package, key"):
-        readiness.check_there(["openai:m"], settings, client)
+        check_there(["openai:m"], settings, client)
     sign_of_life(client, "c:1", {"name": "c:1"})
-    readiness.check_there(["openai:m"], settings, client)
+    check_there(["openai:m"], settings, client)
 
 
 @pytest.mark.slow

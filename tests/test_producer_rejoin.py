@@ -8,9 +8,9 @@ import time
 
 import pytest
 import redis
-import typer
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
+from producer.cli import app
 from producer.display import progress, run_list, run_status
 from producer.runs import rejoin
 from producer.runs.evaluate import RunContext
@@ -49,11 +49,7 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
 
 def watched(places, run_id):
     """How `uplift watch` ends: its exit code, or what it raises."""
-    where = RunContext(places, None, progress.choose(quiet=True))
-    try:
-        rejoin.watch(run_id, where, quiet=True, as_json=False)
-    except typer.Exit as ended:
-        return ended.exit_code
+    return app(["watch", run_id, "--state-root", str(places.root), "--quiet"], standalone_mode=False)
 
 
 @pytest.mark.usefixtures("capfd")
@@ -125,7 +121,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(lea
     places, run_id = leaving
     where = RunContext(places, None, progress.choose(quiet=True))
     with pytest.raises(UnknownRun, match="over already"):
-        rejoin.cancel(run_id, where, quiet=True, as_json=False)
+        rejoin.cancel(run_id, where)
 
 
 @pytest.mark.parametrize("empty", [True, False])

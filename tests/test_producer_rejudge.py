@@ -232,7 +232,8 @@ def test_workspaces_are_kept_once_up_to_the_limit_and_losses_are_said(tmp_path, 
     records = [a_record(f"task-{n}", workspace=found[n % 3].digest) for n in range(6)]
     room = len(found[0].data) * 2 + 10
     kept = Workspaces(tmp_path / "workspaces", max_bytes=room)
-    assert list(kept.noting(records)) == records
+    for record in records:
+        kept.note(record)
     lost = kept.save(store)
     assert len(list((tmp_path / "workspaces").iterdir())) == 2
     assert lost is not None
@@ -241,7 +242,7 @@ def test_workspaces_are_kept_once_up_to_the_limit_and_losses_are_said(tmp_path, 
 
 def test_a_workspace_name_that_is_no_digest_is_never_a_path(tmp_path, client):
     kept = Workspaces(tmp_path / "workspaces")
-    list(kept.noting([a_record(workspace="../../etc/passwd")]))
+    kept.note(a_record(workspace="../../etc/passwd"))
     assert kept.save(Store(client)) is None
     assert kept.read("../../../etc/passwd") is None
 

@@ -14,7 +14,7 @@ from aggregate.records.run_info import RunInfo
 from aggregate.records.settings import ResultSettings
 from producer import library, plan
 from producer.cli import app
-from producer.commands.flags import ConfigFile, takes_settings
+from producer.commands.flags import takes_settings
 from producer.commands.flags import typed as typed_flags
 from producer.settings.run_settings import (
     InvalidOption,
@@ -52,7 +52,7 @@ def typed(*words: str | Path) -> dict[str, Any]:
 
     @made.command()
     @takes_settings(*names)
-    def command(context: typer.Context, config: ConfigFile = None, **flags: Any) -> None:
+    def command(context: typer.Context, **flags: Any) -> None:
         seen.append(typed_flags(context, flags))
 
     ended = CliRunner().invoke(made, [*map(str, words)], catch_exceptions=False)

@@ -108,7 +108,7 @@ def test_several_candidates_get_a_page_each(folder, run_id, tmp_path):
     assert first == tmp_path / "runs" / run_id / "report-one.html"
     assert second.parent == first.parent
     assert second.name.startswith("report-two~")
-    assert reports.page_path(places, made[1], several=True) == second
+    assert places.report(made[1], several=True) == second
 
 
 def test_a_run_that_ran_nothing_has_a_report_without_records(folder, tmp_path):

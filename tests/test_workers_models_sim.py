@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregate.records.record import AttemptRecord
 from judges import text_judge
 from judges.judgment import Completion, Workspace
 from judges.spec import Contains
+from workers.models import replay
 from workers.models.choose import model_for
 from workers.models.model import Model, ModelFailed, Request
 from workers.models.sim import Sim, SimSettings, missing_reply, parse
@@ -190,32 +192,35 @@ async def test_a_mock_always_says_the_same_for_nothing() -> None:
     assert (first.cost_usd, first.cost_source) == (0.0, "mock")
 
 
-def a_recording(path: Path, *lines: dict[str, Any]) -> Model:
+def a_recording(path: Path, *lines: dict[str, Any]) -> list[AttemptRecord]:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return model_for(f"replay:{path}", ModelSettings())
+    return replay.read(path, f"replay:{path}")
 
 
-async def test_a_recording_of_plain_texts_is_given_again(tmp_path: Path) -> None:
-    replay = a_recording(tmp_path / "r.jsonl", {"task": "t", "arm": "candidate", "attempt": 2, "text": "iOS"})
-    assert (await replay.complete(a_request(attempt=2))).text == "iOS"
+def test_a_recording_of_plain_texts_is_given_again(tmp_path: Path) -> None:
+    line = {"task": "t", "arm": "candidate", "attempt": 2, "text": "i\ud800OS"}
+    (record,) = a_recording(tmp_path / "r.jsonl", line)
+    assert (record.task, record.arm, record.attempt) == ("t", "candidate", 2)
+    assert record.model == f"replay:{tmp_path}/r.jsonl"
+    assert record.completion == Completion(text="i?OS")
 
 
-async def test_a_recording_of_records_keeps_tokens_and_marks_the_cost_as_not_paid_again(
-    tmp_path: Path,
-) -> None:
+def test_a_recording_of_records_keeps_tokens_and_marks_the_cost_as_not_paid_again(tmp_path: Path) -> None:
     completion = {"text": "iOS", "input_tokens": 9, "cost_usd": 0.5, "cost_source": "provider"}
     record = {"task": "t", "arm": "candidate", "attempt": 1, "outcome": "passed", "completion": completion}
-    said = await a_recording(tmp_path / "r.jsonl", record).complete(a_request())
+    (read,) = a_recording(tmp_path / "r.jsonl", record)
+    assert (said := read.completion) is not None
     assert (said.text, said.input_tokens, said.cost_usd, said.cost_source) == ("iOS", 9, 0.5, "replay")
 
 
-async def test_an_attempt_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
-    replay = a_recording(
-        tmp_path / "r.jsonl", {"task": "t", "arm": "baseline", "attempt": 1, "outcome": "error"}
-    )
-    for arm in ("baseline", "candidate"):
-        with pytest.raises(ModelFailed, match="holds no completion"):
-            await replay.complete(a_request(arm=arm))
+def test_a_record_without_an_answer_is_left_out_of_a_recording(tmp_path: Path) -> None:
+    line = {"task": "t", "arm": "baseline", "attempt": 1, "outcome": "error"}
+    assert a_recording(tmp_path / "r.jsonl", line) == []
+
+
+def test_a_recording_answers_tasks_and_no_judge() -> None:
+    with pytest.raises(ModelFailed, match="holds no completion of what a judge asks"):
+        model_for("replay:r.jsonl", ModelSettings())
 
 
 @pytest.mark.parametrize(
@@ -234,9 +239,9 @@ def test_an_unreadable_recording_is_refused_with_its_line(tmp_path: Path, line: 
     path = tmp_path / "r.jsonl"
     path.write_text('{"task": "t", "arm": "candidate", "attempt": 1, "text": "iOS"}\n' + line)
     with pytest.raises(ModelFailed, match=complaint):
-        model_for(f"replay:{path}", ModelSettings())
+        replay.read(path, f"replay:{path}")
 
 
 def test_a_missing_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="cannot be read"):
-        model_for(f"replay:{tmp_path}/none.jsonl", ModelSettings())
+        replay.read(tmp_path / "none.jsonl", "replay:none.jsonl")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from workers.rounds.child_process import be_thrifty
+from workers.rounds.child_process import tune_interpreter
 from workers.store.redis_client import connect, forget_worker
 
 LEAVE_SECONDS = 5.0
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main(log_level: str = "warning") -> None:
     """Take batches until a signal says stop; SIGTERM ends or hands back what is under way within `drain_seconds`."""
-    be_thrifty()
+    tune_interpreter()
     from celery import signals
     from celery.exceptions import SecurityWarning
     from celery.utils.nodenames import gethostname, nodename

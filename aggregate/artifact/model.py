@@ -610,11 +610,9 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
         low = self.efficiency.all["cost"].low if self.efficiency else None
         return 3 if low is None else int(low > largest_ratio(self.gate_cost))
 
-    def exit_code(self, gate: Gate | None = None) -> int:
-        """The larger exit code of both gates: the artifact's own or another one, and the cost gate."""
-        return max(
-            exit_code(self.verdict, self.decision, gate or self.gate, self.suite_decision), self.cost_code
-        )
+    def exit_code(self) -> int:
+        """The larger exit code of both gates: the run's, and the cost gate."""
+        return max(exit_code(self.verdict, self.decision, self.gate, self.suite_decision), self.cost_code)
 
     def with_warning(self, warning: str) -> Self:
         return self.model_copy(update={"warnings": [*self.warnings, warning]})

@@ -178,7 +178,7 @@ def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any
             used[model] = program.model_dump(mode="json", exclude=without)
         if spec.kind == "replay":
             with suppress(OSError):
-                recording = files.read(Path(settings.replays.get(model, spec.name)), replay.MAX_BYTES)
+                recording = files.read(Path(spec.name), replay.MAX_BYTES)
                 used[model] = hashlib.sha256(recording).hexdigest()
     return used
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aggregate.text.formats import counted
-from producer.commands.flags import Broker, Insecure, Json, option
+from producer.commands.flags import Broker, Insecure, Json, option, print_json
 
 if TYPE_CHECKING:
-    from producer.setup.doctor import Check, Machine, ToldSetting
+    from producer.settings.config_file import Config
+    from producer.setup.doctor import Check, ToldSetting
 
 
 def doctor(
@@ -38,45 +40,36 @@ def doctor(
     """
     from producer.setup import doctor as doctors
 
-    where, read = _surroundings(config, broker, state_root, insecure)
-    settings = doctors.settings(where)
-    checks = [*read, *doctors.examine(where)]
+    used, checks = _config(config)
+    given = {name: value for name, value in (("broker", broker), ("state_root", state_root)) if value}
+    used = replace(
+        used,
+        values=used.values.model_copy(update={**given, "insecure": insecure or used.values.insecure}),
+        origins={**used.origins, **dict.fromkeys(given, "flag")},
+    )
+    settings = doctors.settings(used)
+    checks += doctors.examine(used)
     if as_json:
-        import dataclasses
-        import json
-
-        facts = {
-            "settings": [dataclasses.asdict(setting) for setting in settings],
-            "checks": [dataclasses.asdict(check) for check in checks],
-        }
-        typer.echo(json.dumps(facts))
+        print_json({"settings": settings, "checks": checks})
     else:
         _show(settings, checks)
     if any(check.status == "problem" for check in checks):
         raise typer.Exit(3)
 
 
-def _surroundings(
-    config: Path | None, broker: str | None, state_root: Path | None, insecure: bool
-) -> tuple[Machine, list[Check]]:
-    """What to look at; a config that cannot be read is the first finding, and the rest is still looked at."""
-    from producer.settings import config_file as configs
-    from producer.setup.doctor import Check, Machine, config_file
+def _config(path: Path | None) -> tuple[Config, list[Check]]:
+    """The config to look at; one that cannot be read is the first finding, and the rest is still looked at."""
+    from producer.settings import config_file
+    from producer.setup.doctor import Check
 
     try:
-        found = configs.load(config)
-        read = [config_file(found)]
-    except configs.InvalidConfig as invalid:
-        found = configs.Config()
-        read = [
-            Check("config", "problem", line, "correct it; until then no command runs")
-            for line in str(invalid).splitlines()
-        ]
-    values = found.values
-    url = broker or values.broker or None
-    root = state_root or values.state_root
-    flags = tuple(name for name, given in (("broker", broker), ("state_root", state_root)) if given)
-    return Machine(found, url, root, insecure, flags), read
+        config = config_file.load(path)
+    except config_file.InvalidConfig as invalid:
+        remedy = "correct it; until then no command runs"
+        lines = str(invalid).splitlines()
+        return config_file.Config(), [Check("config", "problem", line, remedy) for line in lines]
+    file = str(config.file) if config.file else "no file; defaults and variables are used"
+    return config, [Check("config", "ok", file)]
 
 
 def _show(settings: list[ToldSetting], checks: list[Check]) -> None:

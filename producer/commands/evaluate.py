@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from producer.commands.flags import ConfigFile, Quiet, WholeArtifact, takes_settings, typed
+from producer.commands.flags import Quiet, WholeArtifact, print_json, takes_settings, typed
 from producer.settings.run_settings import described
 
 if TYPE_CHECKING:
+    from aggregate.artifact.model import Artifact
     from producer.plan import Plan
+    from producer.runs.evaluate import RunContext
+    from producer.settings.run_settings import RunSettings
+    from producer.state_root import Places
 
 
 @takes_settings(*(name for name, setting in described().items() if setting.in_evaluate))
@@ -23,7 +30,6 @@ def evaluate(
             "--mock", help="Fixed replies, no model, no key: tries the wiring.", rich_help_panel="Models"
         ),
     ] = False,
-    config: ConfigFile = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -77,15 +83,11 @@ def evaluate(
         --task-suite suite.yaml
     """
     from aggregate.records.settings import HOW_TO_STOP_EARLY, OLD_STOP_EARLY
-    from producer.display import progress
     from producer.plan import make
     from producer.runs import evaluate as evaluation
-    from producer.runs.evaluate import RunContext
-    from producer.runs.reports import report_and_exit
-    from producer.server.connect import broker_url
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
     given = typed(context, flags)
     if context.args:
@@ -99,10 +101,10 @@ def evaluate(
     only_paths = printed == "path"
     if only_paths and (as_json or detach or dry_run):
         raise typer.BadParameter("--print path excludes --json, --detach and --dry-run")
-    found: Config = context.obj
+    settings: Config = context.obj
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
-    options = found.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
+    options = settings.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
     plan = make(options, run_id=check_run_id(run_id) if run_id else None)
     if options.baseline_artifact is not None:
         from producer.baselines.bless import with_baseline
@@ -111,16 +113,26 @@ def evaluate(
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)
         return
-    places = Places(options.state_root)
-    url = broker_url(options.broker, insecure=options.insecure)
-    where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
+    where = run_context(options, quiet=quiet)
     if detach and plan.arms:
         evaluation.detach(plan, where, [word for word in sys.argv[1:] if word != "--detach"])
         typer.echo(plan.run_id)
-        typer.echo(f"uplift: follow it with: {places.command('watch', plan.run_id, url)}", err=True)
+        follow = where.places.command("watch", plan.run_id, where.broker)
+        typer.echo(f"uplift: follow it with: {follow}", err=True)
         return
     artifacts = evaluation.evaluate(plan, where)
-    report_and_exit(artifacts, places, gate=options.gate, quiet=quiet, as_json=as_json, only_paths=only_paths)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json, only_paths=only_paths)
+
+
+def run_context(options: RunSettings, *, quiet: bool = True) -> RunContext:
+    """Where a command's run takes place: state root, server, display, and the variables of a private worker."""
+    from producer.display import progress
+    from producer.runs.evaluate import RunContext
+    from producer.server.connect import broker_url
+    from producer.state_root import Places
+
+    url = broker_url(options.broker, insecure=options.insecure)
+    return RunContext(Places(options.state_root), url, progress.choose(quiet=quiet), options.private_worker)
 
 
 def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
@@ -129,11 +141,64 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
 
     facts: dict[str, Any] = estimate(plan, private=private)
     if as_json:
-        import json
-
-        typer.echo(json.dumps({**facts, "warnings": plan.warnings}))
+        print_json({**facts, "warnings": plan.warnings})
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")
     for warning in plan.warnings:
         typer.echo(f"uplift: {plain(warning)}", err=True)
+
+
+def report_and_exit(
+    artifacts: Sequence[Artifact], places: Places, *, quiet: bool, as_json: bool, only_paths: bool = False
+) -> NoReturn:
+    """Print all artifacts of a run and leave with the worst exit code.
+
+    With `only_paths` whoever called reads the verdict in the artifact, so the code says only that there is one.
+    """
+    from aggregate.artifact import sentences
+    from aggregate.artifact.file import stdout_line
+    from aggregate.text.formats import dumps, plain
+
+    if not quiet:
+        from rich.console import Console
+
+        from aggregate.report.terminal import result_table
+
+        Console(stderr=True, highlight=False).print(result_table(artifacts))
+        for artifact in artifacts:
+            sys.stderr.write(f"artifact: {artifact.truth_anchor}\n")
+            page = places.report(artifact, several=len(artifacts) > 1)
+            if page.exists():
+                sys.stderr.write(f"report: {page.absolute()}\n")
+    elif why := [
+        *(sentences.reason(artifact) for artifact in artifacts if artifact.verdict == "error"),
+        *(
+            sentences.cost_gated(artifact)
+            for artifact in artifacts
+            if artifact.was_run and artifact.cost_code
+        ),
+    ]:
+        sys.stderr.write("".join(f"uplift: {plain(reason, 600)}\n" for reason in dict.fromkeys(why)))
+    with printing():
+        for artifact in artifacts:
+            if only_paths:
+                typer.echo(artifact.truth_anchor)
+            elif as_json:
+                typer.echo(dumps(artifact.model_dump(exclude_unset=True)))
+            else:
+                typer.echo(stdout_line(artifact))
+    raise typer.Exit(0 if only_paths else max(artifact.exit_code() for artifact in artifacts))
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Standard output may be closed or full by now; what was paid for is in the artifact, and the gate stands."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as problem:
+        # Python flushes what is left once more at its end, and would end with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(problem, BrokenPipeError):
+            raise OSError(problem.errno, problem.strerror, "standard output") from None

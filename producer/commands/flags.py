@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from aggregate.records.settings import OLD_STOP_EARLY
 from producer.settings import run_settings
+from producer.settings.run_settings import RunSettings
 
+_OLD_WORDS = [f"--stop-early={word}" for word in OLD_STOP_EARLY]
 _TYPES: dict[type, Any] = {tuple: list[str], dict: list[str]}
 
 
@@ -20,18 +26,23 @@ def option(name: str, default: str | None = None) -> Any:
     setting = run_settings.described()[name]
     unset = run_settings.default_text(name) if default is None else default
     words = f"{setting.help}{f' [default: {unset}]' if unset else ''}"
-    return typer.Option(setting.flag, metavar=setting.metavar, help=words, rich_help_panel=setting.panel)
+    return typer.Option(
+        setting.flag, metavar=setting.metavar, help=words, show_default=False, rich_help_panel=setting.panel
+    )
 
 
-def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[..., Any]:
-    """Give a command the flags of these settings, which it takes as `**flags`; `typed` says which of them were typed.
+def takes_settings(*names: str, unset: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
+    """Give a command --config and the flags of these settings, which it takes as `**flags`.
 
-    Those `as_in_run` have the value that an earlier run had, unless typed.
+    `unset` says what holds without a flag, where that is not the setting's default. `options` reads the flags.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        flags = {name: _parameter(name, "as in the run" if name in as_in_run else None) for name in names}
+        flags = {name: _parameter(name, unset.get(name)) for name in names}
+        flags["config"] = inspect.Parameter(
+            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile
+        )
         kept = {
             name: one.replace(kind=one.KEYWORD_ONLY)
             for name, one in own.items()
@@ -47,15 +58,17 @@ def takes_settings(*names: str, as_in_run: Collection[str] = ()) -> Callable[...
 
 def typed(context: typer.Context, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The settings whose flags were typed, by name; what a config says is not among them."""
-    given = {name: value for name, value in flags.items() if _is_typed(context, name)}
+    sources = {name: context.get_parameter_source(name) for name in flags if name != "config"}
+    given = {name: flags[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if "retry" in given:  # the flag is --no-retry
         given["retry"] = False
     return given
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def options(context: typer.Context, flags: Mapping[str, Any], without: Collection[str] = ()) -> RunSettings:
+    """The settings that were typed and, but for those `without`, those of the config."""
+    settings: RunSettings = context.obj.with_flags(typed(context, flags), without=without)
+    return settings
 
 
 def _parameter(name: str, default: str | None) -> inspect.Parameter:
@@ -64,8 +77,20 @@ def _parameter(name: str, default: str | None) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def print_json(value: Any) -> None:
+    """Print a value on one line of standard output; dataclasses become objects, paths become text."""
+    import json
+
+    typer.echo(json.dumps(value, default=lambda part: vars(part) if is_dataclass(part) else str(part)))
+
+
 class Grouped(TyperCommand):
     """A command whose help has a heading for each group of flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--stop-early=decision` is told the same as `--stop-early decision`: what to write today."""
+        words = (word.split("=") if word in _OLD_WORDS else [word] for word in args)
+        return super().parse_args(ctx, [*chain.from_iterable(words)])
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from producer.commands.evaluate import printing, report_and_exit, run_context
 from producer.commands.flags import (
     BrokerOfRun,
     ConfigFile,
@@ -16,8 +17,8 @@ from producer.commands.flags import (
     RunId,
     StateRoot,
     WholeArtifact,
+    options,
     takes_settings,
-    typed,
 )
 from producer.state_root import DEFAULT_STATE_ROOT
 
@@ -75,14 +76,16 @@ def report(
     places = Places(state_root)
     flags = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
     formats: list[Format] = [form for form in reports.NAMES if flags[form]] or ["html"]
-    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
     for form in formats:
         if output is not None and str(output) == "-":
-            for artifact in made:
+            for artifact in artifacts:
                 typer.echo(reports.text(artifact, places, form, records), nl=False)
             continue
-        place = output / reports.NAMES[form] if output and len(formats) > 1 and len(made) == 1 else output
-        for path in reports.write(made, places, form, records=records, output=place):
+        place = (
+            output / reports.NAMES[form] if output and len(formats) > 1 and len(artifacts) == 1 else output
+        )
+        for path in reports.write(artifacts, places, form, records=records, output=place):
             typer.echo(path)
 
 
@@ -92,7 +95,6 @@ def aggregate(
     records: Annotated[
         Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz; a pipe will do.")
     ],
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: WholeArtifact = False,
     **flags: Any,
@@ -105,14 +107,12 @@ def aggregate(
     Example: uplift aggregate records.jsonl --state-root results
     """
     from producer.runs.from_records import aggregate_file
-    from producer.runs.reports import report_and_exit
     from producer.state_root import Places
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given)
-    places = Places(options.state_root)
-    made = aggregate_file(records, places, options)
-    report_and_exit(made, places, gate=options.gate, quiet=quiet, as_json=as_json)
+    settings = options(context, flags)
+    places = Places(settings.state_root)
+    artifacts = aggregate_file(records, places, settings)
+    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json)
 
 
 @takes_settings("margin", "state_root")
@@ -122,7 +122,6 @@ def compare(
         str, typer.Argument(metavar="RUN", help="The earlier run: an id, or a file of records.")
     ],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
-    config: ConfigFile = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -137,12 +136,10 @@ def compare(
     from aggregate.report.terminal import compare_table
     from aggregate.text.formats import dumps
     from producer.runs.from_records import compare_runs
-    from producer.runs.reports import printing
     from producer.state_root import Places
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given)
-    result = compare_runs(first, second, Places(options.state_root), margin=options.margin)
+    settings = options(context, flags)
+    result = compare_runs(first, second, Places(settings.state_root), margin=settings.margin)
     with printing():
         if as_json:
             typer.echo(dumps(result.model_dump(exclude_unset=True)))
@@ -150,16 +147,24 @@ def compare(
             Console(highlight=False).print(compare_table(result))
 
 
-_JUDGING = ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline")
+_JUDGING = dict.fromkeys(
+    ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline"), "as in the run"
+)
 
 
 @takes_settings(
-    *_JUDGING, "sandbox", "state_root", "broker", "insecure", "in_flight", "output", as_in_run=_JUDGING
+    *_JUDGING,
+    "sandbox",
+    "state_root",
+    "broker",
+    "insecure",
+    "in_flight",
+    "output",
+    unset=_JUDGING,
 )
 def rejudge(
     context: typer.Context,
     run_id: RunId,
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: WholeArtifact = False,
     **flags: Any,
@@ -177,22 +182,15 @@ def rejudge(
       uplift rejudge 20260101-120000-abc123 \\
         --judge-model anthropic:claude-opus-4-5
     """
-    from producer.display import progress
     from producer.runs import collect
     from producer.runs import rejudge as rejudging
-    from producer.runs.evaluate import RunContext
-    from producer.runs.reports import report_and_exit
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
-    given = typed(context, flags)
-    options = context.obj.with_flags(given, without=rejudging.OF_RUN)
-    places, url = Places(options.state_root), broker_url(options.broker, insecure=options.insecure)
-    earlier = collect.find(places, check_run_id(run_id), url)
-    plan = rejudging.plan(earlier, places, options)
-    where = RunContext(places, url, progress.choose(quiet=quiet), options.private_worker)
-    artifacts = rejudging.rejudge(plan, where)
-    report_and_exit(artifacts, places, gate=plan.options.gate, quiet=quiet, as_json=as_json)
+    settings = options(context, flags, without=rejudging.OF_RUN)
+    where = run_context(settings, quiet=quiet)
+    earlier = collect.find(where.places, check_run_id(run_id), where.broker)
+    artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, settings), where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
 def bless(
@@ -224,8 +222,8 @@ def bless(
     from producer.state_root import Places, check_run_id
 
     places = Places(state_root)
-    made = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
-    artifact = blessing.choose(made, candidate_id)
+    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    artifact = blessing.choose(artifacts, candidate_id)
     blessed, warnings = blessing.bless(artifact, places)
     for text in warnings:
         typer.echo(f"uplift: {text}", err=True)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
-from producer.commands.flags import (
-    Broker,
-    BrokerOfRun,
-    ConfigFile,
-    InFlightOfRun,
-    Insecure,
-    Json,
-    Quiet,
-    RunId,
-    StateRoot,
-)
-from producer.state_root import DEFAULT_STATE_ROOT
+from producer.commands.evaluate import report_and_exit, run_context
+from producer.commands.flags import InFlightOfRun, Json, Quiet, RunId, options, print_json, takes_settings
+from producer.state_root import check_run_id
 
-if TYPE_CHECKING:
-    from producer.runs.evaluate import RunContext
+_PLACE = ("state_root", "broker", "insecure")
+_takes_place = takes_settings(*_PLACE, unset={"broker": "only runs of this state root are known"})
 
 
+@_takes_place
 def runs(
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
+    context: typer.Context,
     delete: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,6 +25,7 @@ def runs(
         ),
     ] = None,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """List runs: finished ones in the state root, and those on the broker or on a private server.
 
@@ -47,71 +37,60 @@ def runs(
 
       uplift runs --delete 20260101-120000-abc123
     """
-    import json
-
     from producer.display import run_list
-    from producer.server.connect import broker_url
-    from producer.state_root import Places
 
-    places, url = Places(state_root), broker_url(broker, insecure=insecure)
+    where = run_context(options(context, flags))
     if delete:
         for run_id in delete:
-            run_list.delete(places, url, run_id)
+            run_list.delete(where.places, where.broker, run_id)
             typer.echo(f"uplift: deleted {run_id}", err=True)
         return
-    rows = run_list.rows(places, url)
+    rows = run_list.rows(where.places, where.broker)
     if as_json:
-        typer.echo(json.dumps([row.as_dict() for row in rows]))
+        print_json(rows)
     elif not rows:
-        typer.echo(f"uplift: no runs under {state_root}", err=True)
+        typer.echo(f"uplift: no runs under {where.places.root}", err=True)
     else:
         run_list.show(rows)
 
 
+@_takes_place
 def status(
+    context: typer.Context,
     run_id: RunId,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Say how a run stands: attempts done and left, pass rates so far for each arm, cost, workers.
 
     Example: uplift status 20260101-120000-abc123 --json
     """
-    import json
-
     from producer.display import run_status
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
 
-    facts = run_status.status(Places(state_root), broker_url(broker, insecure=insecure), check_run_id(run_id))
+    where = run_context(options(context, flags))
+    facts = run_status.status(where.places, where.broker, check_run_id(run_id))
     if as_json:
-        typer.echo(json.dumps(facts))
+        print_json(facts)
     else:
         run_status.show(facts)
 
 
+@_takes_place
 def show(
+    context: typer.Context,
     run_id: RunId,
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task id of the suite.")],
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Show every attempt of a task: what the model said and what the judge made of it.
 
     Example: uplift show 20260101-120000-abc123 names-the-platform
     """
     from producer.display import run_list
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
 
-    places, url = Places(state_root), broker_url(broker, insecure=insecure)
-    records = run_list.attempts(places, url, check_run_id(run_id), task)
+    where = run_context(options(context, flags))
+    records = run_list.attempts(where.places, where.broker, check_run_id(run_id), task)
     if as_json:
         for record in records:
             typer.echo(record.model_dump_json())
@@ -119,14 +98,13 @@ def show(
     typer.echo(run_list.attempt_texts(records), nl=False)
 
 
+@_takes_place
 def watch(
+    context: typer.Context,
     run_id: RunId,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Follow a run to its end, write its artifact, and exit as `evaluate` would.
 
@@ -136,19 +114,18 @@ def watch(
     """
     from producer.runs import rejoin
 
-    rejoin.watch(
-        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
-    )
+    where = run_context(options(context, flags), quiet=quiet)
+    artifacts = rejoin.watch(run_id, where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
+@_takes_place
 def cancel(
+    context: typer.Context,
     run_id: RunId,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """End a run: no new attempts, those in flight finish, and the artifact says that it was cancelled.
 
@@ -156,17 +133,15 @@ def cancel(
     """
     from producer.runs import rejoin
 
-    rejoin.cancel(
-        run_id, _surroundings(state_root, broker, insecure, quiet=quiet), quiet=quiet, as_json=as_json
-    )
+    where = run_context(options(context, flags), quiet=quiet)
+    artifacts = rejoin.cancel(run_id, where)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
+@takes_settings(*_PLACE)
 def resume(
+    context: typer.Context,
     run_id: RunId,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: Broker = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
     # Under other names than the settings': a config is for runs that start.
     new_in_flight: InFlightOfRun = None,
     new_budget: Annotated[
@@ -175,6 +150,7 @@ def resume(
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Go on with a run that was interrupted, cancelled or lost: only what has no record is run.
 
@@ -189,24 +165,8 @@ def resume(
     from producer.runs import rejoin
     from producer.settings.run_settings import RunSettings
 
-    worker = RunSettings.checked({"in_flight": new_in_flight}).private_worker
-    where = _surroundings(state_root, broker, insecure, quiet=quiet, worker=worker)
-    rejoin.resume(run_id, where, quiet=quiet, as_json=as_json, budget_usd=new_budget)
-
-
-def _surroundings(
-    state_root: StateRoot,
-    broker: str | None,
-    insecure: bool,
-    *,
-    quiet: bool,
-    worker: Mapping[str, str] | None = None,
-) -> RunContext:
-    from producer.display import progress
-    from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
-    from producer.state_root import Places
-
-    return RunContext(
-        Places(state_root), broker_url(broker, insecure=insecure), progress.choose(quiet=quiet), worker or {}
-    )
+    changed = RunSettings.checked({"in_flight": new_in_flight, "budget_usd": new_budget})
+    where = run_context(options(context, flags), quiet=quiet)
+    where = replace(where, worker=changed.private_worker)
+    artifacts = rejoin.resume(run_id, where, new_budget)
+    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from producer.commands.flags import Json
+from aggregate.text.formats import counted
+from producer.commands.flags import Json, print_json
 
 if TYPE_CHECKING:
     from producer.importers.imported import Found
@@ -25,10 +26,7 @@ def init(as_json: Json = False) -> None:
 
     started = starting.start(Path())
     if as_json:
-        import dataclasses
-        import json
-
-        typer.echo(json.dumps(dataclasses.asdict(started), default=str))
+        print_json(started)
         return
     for path in started.made:
         typer.echo(f"wrote {path}")
@@ -68,7 +66,7 @@ def import_(
     from producer.importers import imported
 
     found = _convert(source)
-    folder = output or Path(f"{_folder_name(found.skill_id)}-suite")
+    folder = output or Path(f"{imported.slug(found.skill_id) or 'imported'}-suite")
     suite = imported.write(found, folder)
     if as_json:
         _print_json(found, suite)
@@ -87,12 +85,6 @@ def _convert(source: Path) -> Found:
     return evals_json.convert(source)
 
 
-def _folder_name(skill_id: str) -> str:
-    from producer.importers.imported import slug
-
-    return slug(skill_id) or "imported"
-
-
 def _counts(found: Found) -> list[tuple[str, int, int]]:
     return [
         ("task", found.task_count, found.tasks_left_out),
@@ -103,12 +95,12 @@ def _counts(found: Found) -> list[tuple[str, int, int]]:
 def _print(found: Found, suite: Path) -> None:
     for kind, count, left in _counts(found):
         if count:
-            typer.echo(f"{count} {kind}{'s' * (count != 1)} found, {count - left} imported, {left} left out")
+            typer.echo(f"{counted(count, kind)} found, {count - left} imported, {left} left out")
     for item in found.left_out:
         typer.echo(f"left out: {item}")
     for note in found.notes:
         typer.echo(f"note: {note}")
-    typer.echo(f"wrote {suite} with {len(found.tasks)} {'task' if len(found.tasks) == 1 else 'tasks'}")
+    typer.echo(f"wrote {suite} with {counted(len(found.tasks), 'task')}")
     typer.echo(
         f"\nTry it now, without a model and without a key:\n\n"
         f"  uplift evaluate --standalone --task-suite {suite} --skill-path SKILL --mock"
@@ -116,16 +108,12 @@ def _print(found: Found, suite: Path) -> None:
 
 
 def _print_json(found: Found, suite: Path) -> None:
-    import dataclasses
-    import json
-
     counts = {
         f"{kind}s": {"found": count, "imported": count - left, "left_out": left}
         for kind, count, left in _counts(found)
     }
-    left_out = [dataclasses.asdict(item) for item in found.left_out]
-    value = {"suite": str(suite), "written": len(found.tasks), **counts, "left_out": left_out}
-    typer.echo(json.dumps({**value, "notes": found.notes}))
+    value = {"suite": suite, "written": len(found.tasks), **counts, "left_out": found.left_out}
+    print_json({**value, "notes": found.notes})
 
 
 def validate(
@@ -155,14 +143,11 @@ def validate(
 
     problems = suite.validate(suites)
     if as_json:
-        import dataclasses
-        import json
-
-        typer.echo(json.dumps([dataclasses.asdict(problem) for problem in problems], default=str))
+        print_json(problems)
     else:
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            typer.echo(f"{len(suites)} {'suite' if len(suites) == 1 else 'suites'} valid", err=True)
+            typer.echo(f"{counted(len(suites), 'suite')} valid", err=True)
     if problems:
         raise typer.Exit(2)

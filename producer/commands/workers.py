@@ -130,7 +130,7 @@ def monitor(
         raise typer.BadParameter("give the broker to look at, with --broker URL or UPLIFT_BROKER")
     if find_spec("flower") is None:
         raise typer.BadParameter(f"Flower is not installed; install it: {how_to_install('monitor')}")
-    from producer.setup.flower import CannotListen, InvalidLogin, Login, Monitor
+    from producer.setup.flower import InvalidLogin, Login, Monitor
     from workers.store.keys import is_loopback
 
     made_up = secrets.token_urlsafe(12) if password is None else None
@@ -139,9 +139,6 @@ def monitor(
         serving = Monitor(open_server(url).app, login, address=address, port=port)
     except InvalidLogin as problem:
         raise typer.BadParameter(str(problem)) from None
-    except CannotListen as problem:
-        typer.echo(f"uplift: {problem}", err=True)
-        raise typer.Exit(3) from None
     if made_up is not None:
         typer.echo(f"uplift: log in as {user} with password {made_up}", err=True)
     if not is_loopback(address):

@@ -9,15 +9,15 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aggregate.text.formats import plain
-from producer.display.snapshot import InFlight, View, Worker
+from aggregate.text.formats import counted, plain
+from producer.display.snapshot import RoughInterval, View
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -39,43 +39,49 @@ class LiveView:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """What fits, the more important first: arms and difference, then cost, then what workers do."""
+        view, width = self._view, options.max_width
         # The last line stays free: a terminal scrolls when it is written to its very end.
-        yield from parts(self._view, options.max_width, (options.height or console.height) - 1)
-
-
-def parts(view: View, width: int, height: int) -> Iterator[RenderableType]:
-    """What fits into `height` lines, the more important first: arms and difference, then cost, then the inside."""
-    roomy = height >= SHORT
-    frame = 3 if roomy else 1  # the head, and empty lines around the arms
-    # An arm takes a line for itself and one for its difference; one line says how many arms are left out.
-    shown = range(min(len(view.arms), MOST_ARMS, max(2, (height - frame - 1) // 2)))
-    outcome = [*_deltas(view, shown), *_more_arms(view, len(shown))]
-    facts = [*_facts(view), *_details(view, width)]
-    room = max(0, height - frame - len(shown) - len(outcome))
-    yield _line(_head(view), style="bold")
-    if roomy:
-        yield ""
-    yield _arms(view, shown, width)
-    yield _labelled([*outcome, *([("", Text(""))] if roomy else []), *facts[:room]])
+        height = (options.height or console.height) - 1
+        roomy = height >= SHORT
+        frame = 3 if roomy else 1  # the head, and empty lines around the arms
+        # An arm takes a line for itself and one for its difference; one line says how many arms are left out.
+        shown = range(min(len(view.arms), MOST_ARMS, max(2, (height - frame - 1) // 2)))
+        outcome = [*_deltas(view, shown)]
+        if len(view.arms) > len(shown):
+            outcome.append(("", Text(f"and {len(view.arms) - len(shown)} more arms", style="dim")))
+        facts = [
+            ("cost", Text(cost(view))),
+            ("in flight", Text(", ".join(_in_flight(view)))),
+            ("workers", _workers(view)),
+            *_details(view, width),
+        ]
+        room = max(0, height - frame - len(shown) - len(outcome))
+        yield Text(_head(view), style="bold", no_wrap=True, overflow="ellipsis")
+        if roomy:
+            yield ""
+        yield _arms(view, shown, width)
+        yield _labelled([*outcome, *([("", Text(""))] if roomy else []), *facts[:room]])
 
 
 def _head(view: View) -> str:
-    return f"{plain(view.run_id, 40)}  {_stage(view)}{clock(view.elapsed)} elapsed{_time_left(view)}"
-
-
-def _stage(view: View) -> str:
+    stage, left = "", time_left(view)
     if view.stopping:
-        return f"stopping, {view.progress.in_flight} still in flight, "
-    if view.progress.recorded >= view.total and not view.progress.in_flight:
-        return "working out the result, "
-    return ""
+        stage, left = f"stopping, {view.progress.in_flight} still in flight, ", ""
+    elif view.progress.recorded >= view.total and not view.progress.in_flight:
+        stage = "working out the result, "
+    return f"{plain(view.run_id, 40)}  {stage}{clock(view.elapsed)} elapsed{left and f', {left}'}"
 
 
-def _time_left(view: View) -> str:
-    left = view.seconds_left
-    if left is None or not view.left or view.stopping:
+def time_left(view: View) -> str:
+    """About how long the run still takes; nothing before that can be said."""
+    if view.seconds_left is None or not view.left:
         return ""
-    return f", {'at most' if view.may_stop else 'about'} {clock(left)} left"
+    return f"{_about(view)} {clock(view.seconds_left)} left"
+
+
+def _about(view: View) -> str:
+    return "at most" if view.may_stop else "about"
 
 
 def _arms(view: View, shown: Iterable[int], width: int) -> Table:
@@ -88,56 +94,37 @@ def _arms(view: View, shown: Iterable[int], width: int) -> Table:
         table.add_column(no_wrap=True, justify="right", min_width=8)
     total = f"{view.total_per_arm:,}"
     for arm in shown:
-        done, errors = view.done(arm), view.outcome(arm, "error")
-        passing, between = _passing(view, arm)
+        done, rate = view.done(arm), view.passing(arm)
+        between = f"({100 * rate.low:.0f}–{100 * rate.high:.0f})" if rate else ""
         cells: list[RenderableType] = [
             Text(plain(view.arms[arm]), style="bold", overflow="ellipsis"),
-            _bar(done, view.total_per_arm),
+            ProgressBar(max(1, view.total_per_arm), done, complete_style="cyan", finished_style="green"),
             Text(f"{done:>{len(total)},}/{total}"),
-            Text(f"{passing:>5} passing {between}"),
+            Text(f"{_percent(rate):>5} passing {between:<9}"),
         ]
         if width >= NARROW:
             cells.append(Text(_count(view.outcome(arm, "timeout"), "time-out"), style="yellow"))
-        cells.append(Text(_count(errors, "error"), style="red"))
+        cells.append(Text(_count(view.outcome(arm, "error"), "error"), style="red"))
         table.add_row(*cells)
     return table
 
 
-def _bar(done: int, total: int) -> ProgressBar:
-    return ProgressBar(total=max(1, total), completed=done, complete_style="cyan", finished_style="green")
-
-
-def _passing(view: View, arm: int) -> tuple[str, str]:
-    found = view.passing(arm)
-    if found is None:
-        return "–", " " * 9
-    return f"{100 * found.estimate:.0f} %", f"({100 * found.low:.0f}–{100 * found.high:.0f})".ljust(9)
+def _percent(rate: RoughInterval | None) -> str:
+    return f"{100 * rate.estimate:.0f} %" if rate else "–"
 
 
 def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
     several = len(view.arms) > 2
     for arm in filter(view.is_compared, arms):
-        found = view.delta(arm)
         words = Text("–")
-        if found is not None:
-            style = "green" if found.low > 0 else "red" if found.high < 0 else ""
-            words = Text(f"{whole_points(found.estimate)} points", style=style)
-            between = f"{whole_points(found.low)} to {whole_points(found.high)}"
-            words.append(f" ({between}, roughly, so far)", style="dim")
+        if (delta := view.delta(arm)) is not None:
+            style = "green" if delta.low > 0 else "red" if delta.high < 0 else ""
+            estimate, low, high = map(whole_points, delta)
+            words = Text(f"{estimate} points", style=style)
+            words.append(f" ({low} to {high}, roughly, so far)", style="dim")
         if several:
             words.append(f"  {plain(view.arms[arm], LONGEST_NAME)}")
         yield "delta", words
-
-
-def _more_arms(view: View, shown: int) -> Iterator[tuple[str, Text]]:
-    if len(view.arms) > shown:
-        yield "", Text(f"and {len(view.arms) - shown} more arms", style="dim")
-
-
-def _facts(view: View) -> Iterator[tuple[str, Text]]:
-    yield "cost", Text(cost(view))
-    yield "in flight", Text(", ".join(_in_flight(view)))
-    yield "workers", _workers(view)
 
 
 def _in_flight(view: View) -> Iterator[str]:
@@ -154,38 +141,21 @@ def _in_flight(view: View) -> Iterator[str]:
 def _workers(view: View) -> Text:
     if not view.workers:
         return Text("none yet") if view.elapsed < START_SECONDS else Text("none answers", style="yellow")
-    words = f"{view.workers:,}"
-    if view.rate:
-        words += f", {_per_second(view.rate)}"
-    return Text(words)
+    return Text(f"{view.workers:,}" + (f", {_per_second(view.rate)}" if view.rate else ""))
 
 
 def _details(view: View, width: int) -> Iterator[tuple[str, Text]]:
-    label = "slowest"
-    for slow in [one for one in view.inside.slowest if one.seconds >= 1][:MOST_SLOWEST]:
-        yield label, _slow(slow, len(view.inside.in_flight) > 1 and width >= NARROW)
-        label = ""
-    label = "at work"
-    if len(view.inside.workers) > 1:
-        for worker in sorted(view.inside.workers, key=_slowness)[:MOST_WORKERS]:
-            yield label, _worker(worker)
-            label = ""
-
-
-def _slowness(worker: Worker) -> tuple[float, str]:
-    return worker.rate or 0.0, worker.name
-
-
-def _slow(slow: InFlight, name_model: bool) -> Text:
-    words = Text(f"{_seconds(slow.seconds):>6}  {plain(slow.task, 40)}, {plain(slow.arm, LONGEST_NAME)}")
-    words.append(f", attempt {slow.number}" + (f", {plain(slow.model, LONGEST_NAME)}" if name_model else ""))
-    return words
-
-
-def _worker(worker: Worker) -> Text:
-    return Text(
-        f"{plain(worker.name, 32)}: {worker.in_flight:,} in flight, {_per_second(worker.rate or 0.0)}"
-    )
+    """The slowest attempts and, where there are several, the slowest workers."""
+    names_models = len(view.inside.in_flight) > 1 and width >= NARROW
+    slowest = [attempt for attempt in view.inside.slowest if attempt.seconds >= 1]
+    for number, slow in enumerate(slowest[:MOST_SLOWEST]):
+        words = f"{_seconds(slow.seconds):>6}  {plain(slow.task, 40)}, {plain(slow.arm, LONGEST_NAME)}"
+        words += f", attempt {slow.number}" + (f", {plain(slow.model, LONGEST_NAME)}" if names_models else "")
+        yield "" if number else "slowest", Text(words)
+    workers = sorted(view.inside.workers, key=lambda worker: (worker.rate or 0.0, worker.name))
+    for number, worker in enumerate(workers[:MOST_WORKERS] if len(workers) > 1 else ()):
+        words = f"{plain(worker.name, 32)}: {worker.in_flight:,} in flight, {_per_second(worker.rate or 0.0)}"
+        yield "" if number else "at work", Text(words)
 
 
 def _labelled(facts: Iterable[tuple[str, Text]]) -> Table:
@@ -198,10 +168,6 @@ def _labelled(facts: Iterable[tuple[str, Text]]) -> Table:
     return table
 
 
-def _line(words: str, style: str) -> Text:
-    return Text(words, style=style, no_wrap=True, overflow="ellipsis")
-
-
 def cost(view: View) -> str:
     """What was spent and what all of it will cost, as far as anybody knows."""
     if view.spent is None:
@@ -210,7 +176,7 @@ def cost(view: View) -> str:
     else:
         words = spending(view.spent, view.progress.assumed, view.inside.unpriced)
         if view.projected is not None and view.left:
-            words += f", {'at most' if view.may_stop else 'about'} {usd(view.projected)} in all"
+            words += f", {_about(view)} {usd(view.projected)} in all"
     return words if view.budget_usd is None else f"{words}, budget {usd(view.budget_usd)}"
 
 
@@ -224,6 +190,12 @@ def spending(spent: float, assumed: float, unpriced: int) -> str:
 def whole_points(difference: float) -> str:
     """A difference of rates in percentage points; while a run goes on, more digits would only flicker."""
     return f"{round(100 * difference):+d}"
+
+
+def delta_words(delta: Iterable[float]) -> str:
+    """A difference of rates with its interval: +13 (+5 to +22)."""
+    estimate, low, high = map(whole_points, delta)
+    return f"{estimate} ({low} to {high})"
 
 
 def usd(amount: float) -> str:
@@ -256,46 +228,30 @@ PLAIN_SECONDS = 5.0
 LIVE_SECONDS = 0.4
 
 
-class Display(Protocol):
-    """Where progress goes."""
+class Display:
+    """Where progress goes: this one shows nothing but what must be said. `show` is called only where `shows` is set."""
 
-    def begin(self, run_id: str, resume: str) -> None: ...
-
-    def show(self, view: View) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class Quiet:
-    """Shows nothing but what must be said."""
+    shows = False
 
     def begin(self, run_id: str, resume: str) -> None:
-        pass
+        """Called once, before anything of the run is done."""
 
     def show(self, view: View) -> None:
-        pass
+        """Show a run as it is now."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(f"uplift: {plain(text)}\n")
         sys.stderr.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def drawing(self) -> AbstractContextManager[object]:
+        """To be entered for as long as a run is followed."""
+        return nullcontext()
 
 
-class Plain(Quiet):
+class Plain(Display):
     """One line every few seconds, for pipes and CI."""
+
+    shows = True
 
     def __init__(self) -> None:
         self._last = float("-inf")
@@ -314,8 +270,10 @@ class Plain(Quiet):
         self.say(line(view))
 
 
-class Live(Quiet):
+class Live(Display):
     """A small table that follows the run and is gone when it is over."""
+
+    shows = True
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as RichLive
@@ -326,31 +284,22 @@ class Live(Quiet):
         self._last = float("-inf")
 
     def show(self, view: View) -> None:
-
         now = time.monotonic()
         if now - self._last >= LIVE_SECONDS:
             self._last = now
             self._live.update(LiveView(view), refresh=True)
 
     def say(self, text: str) -> None:
-        from rich.text import Text
-
         self._console.print(Text(f"uplift: {plain(text)}"))
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
+    def drawing(self) -> AbstractContextManager[object]:
+        return self._live
 
 
 def choose(*, quiet: bool, environment: Mapping[str, str] = os.environ) -> Display:
     """Live on a terminal, plain lines elsewhere, nothing when quiet."""
     if quiet:
-        return Quiet()
+        return Display()
     if not sys.stderr.isatty() or wants_plain_lines(environment):
         return Plain()
     from rich.console import Console
@@ -366,37 +315,19 @@ def wants_plain_lines(environment: Mapping[str, str]) -> bool:
 
 
 def line(view: View) -> str:
-    """A run on one line."""
-
-    arms = ", ".join(f"{plain(name, 24)} {_rate(view, number)}" for number, name in enumerate(view.arms))
-    left, inside = view.seconds_left, view.inside
+    """A run on one line; with several candidates it has no room for their differences."""
+    arms = ", ".join(f"{plain(name, 24)} {_percent(view.passing(arm))}" for arm, name in enumerate(view.arms))
+    deltas = [delta for arm in range(len(view.arms)) if (delta := view.delta(arm)) is not None]
     parts = [
         f"{view.progress.recorded}/{view.total} attempts",
         f"passing: {arms}",
-        *_delta(view),
+        f"delta {delta_words(deltas[0])}" if len(deltas) == 1 else "",
         f"{view.progress.in_flight} in flight",
-        f"{view.workers} {'worker' if view.workers == 1 else 'workers'}",
-        *([f"{inside.retries} {'retry' if inside.retries == 1 else 'retries'}"] if inside.retries else []),
-        *([f"{view.errors()} {'error' if view.errors() == 1 else 'errors'}"] if view.errors() else []),
+        counted(view.workers, "worker"),
+        _count(view.inside.retries, "retry", "retries"),
+        _count(view.errors(), "error"),
         cost(view),
         f"{clock(view.elapsed)} elapsed",
+        time_left(view),
     ]
-    if left is not None and view.left:
-        parts.append(f"{'at most' if view.may_stop else 'about'} {clock(left)} left")
-    return "; ".join(parts)
-
-
-def _rate(view: View, arm: int) -> str:
-    found = view.passing(arm)
-    return f"{100 * found.estimate:.0f} %" if found else "–"
-
-
-def _delta(view: View) -> list[str]:
-    """With several candidates a line has no room for it."""
-
-    found = [delta for arm in range(len(view.arms)) if (delta := view.delta(arm)) is not None]
-    if len(found) != 1:
-        return []
-    return [
-        f"delta {whole_points(found[0].estimate)} ({whole_points(found[0].low)} to {whole_points(found[0].high)})"
-    ]
+    return "; ".join(filter(None, parts))

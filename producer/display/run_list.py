@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
@@ -16,9 +14,9 @@ from aggregate.text.files import exists
 from aggregate.text.formats import plain
 from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
-from producer.display.run_status import state_word
+from producer.display.run_status import moment, state_word
 from producer.server import connect, private_server
-from producer.server.connect import OUT_OF_REACH, NoTrace, NotServed, Server, open_server
+from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
 from workers.store.run_store import UnknownRun
 
@@ -40,20 +38,17 @@ class RunRow:
     decision: str | None = None
     delta: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:
     """Newest first; a run that is at home and still on a server is listed once, as it ended, unless it goes on."""
-    found = {row.run_id: row for row in _unfinished(places)}
+    known = {row.run_id: row for row in _unfinished(places)}
     if broker is not None:
         with closing(open_server(broker)) as server:
             on_server = (_server_row(server, run_id) for run_id in server.store.runs())
-            found |= {row.run_id: row for row in on_server if row is not None}
-    going_on = {run_id for run_id, row in found.items() if row.state == "running"}
-    found |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
-    return sorted(found.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
+            known |= {row.run_id: row for row in on_server if row is not None}
+    going_on = {run_id for run_id, row in known.items() if row.state == "running"}
+    known |= {row.run_id: row for row in _at_home(places) if row.run_id not in going_on}
+    return sorted(known.values(), key=lambda row: (row.created_at or "", row.run_id), reverse=True)
 
 
 def _at_home(places: Places) -> Iterator[RunRow]:
@@ -80,7 +75,7 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
         try:
             with connect.joining(places, run_id, None) as server:
                 row = _server_row(server, run_id)
-        except NotServed:
+        except ServerNotRunning:
             state = "interrupted"
             try:
                 with connect.taking_over(places, run_id) as server:
@@ -91,7 +86,7 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
                 pass  # it is listed all the same
             row = replace(row, state=state) if row else None
         with suppress(FileNotFoundError):  # its owner has brought it home since
-            yield row or RunRow(run_id, state, _moment(places.embedded(run_id).stat().st_mtime), None)
+            yield row or RunRow(run_id, state, moment(places.embedded(run_id).stat().st_mtime), None)
 
 
 def _server_row(server: Server, run_id: str) -> RunRow | None:
@@ -100,12 +95,9 @@ def _server_row(server: Server, run_id: str) -> RunRow | None:
     if state is None:
         return None
     run, done = store.run(run_id), store.progress(run_id).recorded
-    created = _moment(state.created)
-    return RunRow(run_id, state_word(state), created, run.info.task_suite, done, run.grid.attempts)
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return RunRow(
+        run_id, state_word(state), moment(state.created), run.info.task_suite, done, run.grid.attempts
+    )
 
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
@@ -132,7 +124,7 @@ def _records_on_server(places: Places, broker: str | None, run_id: str) -> list[
     try:
         with connect.joining(places, run_id, broker) as server:
             return read(server)
-    except NotServed:
+    except ServerNotRunning:
         if exists(places.records(run_id)):  # its owner has brought them home since
             return list(read_jsonl(places.records(run_id)))
         with connect.taking_over(places, run_id) as server:
@@ -156,16 +148,16 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
     check_run_id(run_id)
     known = [places.run(run_id), places.embedded(run_id)]
-    made = finished(places, run_id)
+    artifacts = finished(places, run_id)
     embedded = places.embedded(run_id)
-    if not private_server.is_left(embedded) if made else private_server.is_held(embedded):
+    if not private_server.is_left(embedded) if artifacts else private_server.is_held(embedded):
         raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False
     if broker is not None:
         with closing(open_server(broker)) as server:
             on_server = run_id in server.store.runs()
             server.store.delete(run_id)
-    if not made and not on_server and not any(map(exists, known)):
+    if not artifacts and not on_server and not any(map(exists, known)):
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
     for path in known:
         if exists(path):
@@ -179,7 +171,7 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
                 path.unlink()
 
 
-def show(found: list[RunRow]) -> None:
+def show(rows: list[RunRow]) -> None:
     """Print rows as a table on standard output; in a narrow terminal, and only there, without their suites."""
     from rich.console import Console
     from rich.table import Table
@@ -193,7 +185,7 @@ def show(found: list[RunRow]) -> None:
         columns.pop()
     for column in columns:
         table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
-    for row in found:
+    for row in rows:
         suite = Path(row.suite or "–")
         cells = (
             row.run_id,

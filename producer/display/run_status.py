@@ -11,29 +11,28 @@ from typing import Any
 from rich.table import Table
 
 from aggregate.artifact.model import Artifact
+from aggregate.records.record import JUDGED
 from aggregate.text.formats import plain, points
-from producer.display.progress import clock, spending, usd, whole_points
+from producer.display.progress import clock, delta_words, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import connect
-from producer.server.connect import OUT_OF_REACH, NotServed, Server
+from producer.server.connect import OUT_OF_REACH, Server, ServerNotRunning
 from producer.state_root import Places, finished
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Halt, State, UnknownRun
 
-JUDGED = ("passed", "failed", "timeout")
-
 
 def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     """How a run stands; raises UnknownRun."""
-    made = finished(places, run_id)
-    if made and made[0].status in ("finished", "weak_baseline"):
-        return _over(run_id, made)
+    artifacts = finished(places, run_id)
+    if artifacts and artifacts[0].status in ("finished", "weak_baseline"):
+        return _over(run_id, artifacts)
     try:
         with connect.joining(places, run_id, broker) as server:
-            return _on_server(server, run_id, made)
-    except NotServed:
-        if made := finished(places, run_id):
-            return _over(run_id, made)
+            return _on_server(server, run_id, artifacts)
+    except ServerNotRunning:
+        if artifacts := finished(places, run_id):
+            return _over(run_id, artifacts)
         return _interrupted(places, run_id)
 
 
@@ -43,6 +42,11 @@ def _interrupted(places: Places, run_id: str) -> dict[str, Any]:
     with suppress(*OUT_OF_REACH), connect.taking_over(places, run_id) as server:
         facts = _on_server(server, run_id, [])
     return {**facts, "state": "interrupted", "next": places.command("resume", run_id)}
+
+
+def moment(seconds: float) -> str:
+    """A time of day in seconds since 1970, as runs tell when they were created."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def state_word(state: State) -> str:
@@ -55,32 +59,32 @@ def state_word(state: State) -> str:
     return halt or "running"
 
 
-def _over(run_id: str, made: list[Artifact]) -> dict[str, Any]:
-    one = made[0]
+def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
+    first = artifacts[0]
     facts: dict[str, Any] = {
         "run": run_id,
-        "state": one.status,
-        "created_at": one.created_at,
-        "suite": one.task_suite,
-        "verdict": one.verdict,
-        "decision": one.decision,
-        "execution_pass_rate": one.execution_pass_rate,
-        "baseline_pass_rate": one.baseline_pass_rate,
-        "delta": one.delta,
-        "reason": one.reason,
-        "artifact": one.truth_anchor,
+        "state": first.status,
+        "created_at": first.created_at,
+        "suite": first.task_suite,
+        "verdict": first.verdict,
+        "decision": first.decision,
+        "execution_pass_rate": first.execution_pass_rate,
+        "baseline_pass_rate": first.baseline_pass_rate,
+        "delta": first.delta,
+        "reason": first.reason,
+        "artifact": first.truth_anchor,
     }
-    if len(made) > 1:
+    if len(artifacts) > 1:
         names = {"candidate_id", "verdict", "decision", "execution_pass_rate", "delta"}
-        facts["candidates"] = [artifact.model_dump(include=names) for artifact in made]
+        facts["candidates"] = [artifact.model_dump(include=names) for artifact in artifacts]
     return facts
 
 
-def _on_server(server: Server, run_id: str, made: list[Artifact]) -> dict[str, Any]:
+def _on_server(server: Server, run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
     """An artifact that is at home tells more, unless the run goes on since."""
     state = server.store.state(run_id)
-    if made and (state is None or state.sealed):
-        return _over(run_id, made)
+    if artifacts and (state is None or state.sealed):
+        return _over(run_id, artifacts)
     if state is None:
         raise UnknownRun(
             f"no run {run_id!r} on this server; `uplift runs`, with the same --broker, lists them"
@@ -99,7 +103,7 @@ def _under_way(server: Server, run_id: str, state: State) -> dict[str, Any]:
     return {
         "run": run_id,
         "state": word,
-        "created_at": datetime.fromtimestamp(state.created, UTC).isoformat(timespec="seconds"),
+        "created_at": moment(state.created),
         "suite": store.info(run_id).task_suite,
         **_numbers(view, running=word == "running"),
         **({"why": why} if (why := state.trouble or state.why) else {}),
@@ -140,8 +144,8 @@ def _arm(view: View, arm: int) -> dict[str, Any]:
     }
 
 
-def _interval(found: RoughInterval | None) -> dict[str, float] | None:
-    return None if found is None else {name: round(value, 4) for name, value in found._asdict().items()}
+def _interval(rough: RoughInterval | None) -> dict[str, float] | None:
+    return None if rough is None else {name: round(value, 4) for name, value in rough._asdict().items()}
 
 
 def show(facts: dict[str, Any]) -> None:
@@ -214,24 +218,17 @@ def _table(arms: dict[str, dict[str, Any]]) -> Table:
             plain(name, 24),
             f"{arm['done']:,}/{arm['total']:,}",
             _percent(arm["pass_rate"]),
-            _points(arm["delta"]),
+            "–" if arm["delta"] is None else delta_words(arm["delta"].values()),
             f"{arm['timeouts']:,}",
             f"{arm['errors']:,}",
         )
     return table
 
 
-def _percent(found: dict[str, float] | None) -> str:
-    if found is None:
+def _percent(rate: dict[str, float] | None) -> str:
+    if rate is None:
         return "–"
-    return f"{100 * found['estimate']:.0f} % ({100 * found['low']:.0f}–{100 * found['high']:.0f})"
-
-
-def _points(found: dict[str, float] | None) -> str:
-    if found is None:
-        return "–"
-    low, high = whole_points(found["low"]), whole_points(found["high"])
-    return f"{whole_points(found['estimate'])} ({low} to {high})"
+    return f"{100 * rate['estimate']:.0f} % ({100 * rate['low']:.0f}–{100 * rate['high']:.0f})"
 
 
 def _text(value: Any) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple, cast
 
+from aggregate.records.run_info import BASELINE, ORACLE
 from workers.process import heartbeat
 from workers.store.keys import Keys
 from workers.store.messages import Manifest
@@ -49,10 +50,6 @@ def difference(passed: float, judged: float, base_passed: float, base_judged: fl
     return RoughInterval(delta, low, high)
 
 
-BASELINE = "baseline"
-ORACLE = "oracle"
-
-
 @dataclass(frozen=True)
 class InFlight:
     """An attempt that is under way, and for how long."""
@@ -75,8 +72,8 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What workers tell of a run. `done` counts every try; of `unpriced` ones nobody knows the cost."""
+class WorkerActivity:
+    """What workers do for a run, as they tell it. `done` counts every try; of `unpriced` ones nobody knows the cost."""
 
     in_flight: dict[str, int] = field(default_factory=dict)
     slowest: tuple[InFlight, ...] = ()
@@ -106,7 +103,7 @@ class View:
     units: int | None = None
     budget_usd: float | None = None
     may_stop: bool = False
-    inside: Inside = Inside()
+    inside: WorkerActivity = WorkerActivity()
 
     @property
     def total(self) -> int:
@@ -184,8 +181,9 @@ class Looker:
         self._clock = clock
         self._begun = clock()
         self._told = float("-inf")
-        self._inside = Inside()
-        self._seen: deque[tuple[float, int]] = deque()
+        self._inside = WorkerActivity()
+        self._pace = heartbeat.Pace(RATE_SECONDS)
+        self._rate = 0.0
         self._tasks: dict[int, str] = {}
 
     def view(self, progress: Progress, workers: int, *, stopping: bool = False) -> View:
@@ -193,6 +191,7 @@ class Looker:
         now = self._clock()
         if now - self._told >= INSIDE_SECONDS:
             self._told, self._inside = now, self._look_inside()
+            self._rate = self._pace.rate(now, progress.recorded)
         return View(
             run_id=self._manifest.run_id,
             arms=tuple(arm.name for arm in self._manifest.arms),
@@ -200,7 +199,7 @@ class Looker:
             progress=progress,
             workers=workers,
             elapsed=now - self._begun,
-            rate=self._rate(now, progress.recorded),
+            rate=self._rate or None,
             stopping=stopping,
             units=self._grid.tasks * self._grid.models,
             budget_usd=self._manifest.budget_usd,
@@ -208,22 +207,13 @@ class Looker:
             inside=self._inside,
         )
 
-    def _rate(self, now: float, recorded: int) -> float | None:
-        """Attempts a second over the last minute; None before anything can be said."""
-        if not self._seen or now - self._seen[-1][0] >= INSIDE_SECONDS:
-            self._seen.append((now, recorded))
-        while now - self._seen[0][0] > RATE_SECONDS:
-            self._seen.popleft()
-        begun, first = self._seen[0]
-        return (recorded - first) / (now - begun) if recorded > first and now - begun > 1 else None
-
-    def _look_inside(self) -> Inside:
+    def _look_inside(self) -> WorkerActivity:
         told = heartbeat.read(self._store.client, self._manifest.run_id)
         in_flight: Counter[int] = Counter()
         for beat in told:
             in_flight.update(beat.in_flight or {})
         longest = sorted((pair for beat in told for pair in beat.slowest), key=lambda pair: -pair[1])
-        return Inside(
+        return WorkerActivity(
             in_flight={self._manifest.models[model]: count for model, count in sorted(in_flight.items())},
             slowest=tuple(self._named(*pair) for pair in longest[:SHOWN_SLOWEST]),
             workers=tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from aggregate.text import files
 from aggregate.text.files import write_bytes, writing
 from aggregate.text.formats import plain
 from producer.baselines.cache import BaselineCache
-from producer.runs import reports
+from producer.runs.reports import NoReport
 from producer.server import connect
 from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, finished
 from workers.store.bundles import is_digest
@@ -33,14 +34,12 @@ class Workspaces:
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
-        self._attempts: dict[str, int] = {}
+        self._attempts: Counter[str] = Counter()
 
-    def noting(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
-        """The same records; the workspaces that they name are what `save` will keep."""
-        for record in records:
-            if record.workspace is not None and is_digest(record.workspace):
-                self._attempts[record.workspace] = self._attempts.get(record.workspace, 0) + 1
-            yield record
+    def note(self, record: AttemptRecord) -> None:
+        """Note the workspace that a record names, which `save` will keep."""
+        if record.workspace is not None and is_digest(record.workspace):
+            self._attempts[record.workspace] += 1
 
     def save(self, store: Store) -> str | None:
         """Bring the noted workspaces home; says how many attempts lose theirs, to the limit or to time."""
@@ -72,8 +71,55 @@ class Workspaces:
             return None
 
 
+class Pages:
+    """The HTML pages of a run that is coming home: they take its records as these go by, one page a candidate.
+
+    A page that breaks must not lose a record: `write` raises what went wrong.
+    """
+
+    def __init__(self, places: Places, artifacts: list[Artifact]) -> None:
+        from aggregate.records.run_info import BASELINE
+        from aggregate.report.html import Page
+
+        several = len(artifacts) > 1
+        self._pages = [
+            Page(places.report(artifact, several=several), (BASELINE, artifact.arm)) for artifact in artifacts
+        ]
+        self._filled = [
+            page for page, artifact in zip(self._pages, artifacts, strict=True) if artifact.was_run
+        ]
+        self._broken: Exception | None = None
+
+    def add(self, record: AttemptRecord) -> None:
+        """Add a record to the pages that show it."""
+        try:
+            for page in self._filled if self._broken is None else ():
+                page.add(record)
+        except OSError:
+            raise
+        except Exception as problem:
+            self._broken = problem
+
+    def write(self, artifacts: list[Artifact], tasks: Path) -> list[Path]:
+        """Write the pages, once all records have gone by; `tasks` is the file with what the tasks asked."""
+        from aggregate.report.source import Material, read_tasks
+
+        if self._broken is not None:
+            raise self._broken
+        texts = read_tasks(tasks)
+        return [
+            page.write(Material(artifact, list, texts))
+            for page, artifact in zip(self._pages, artifacts, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Leave nothing behind of pages that were not written."""
+        for page in self._pages:
+            page.discard()
+
+
 def collect(
-    store: Store, run: StoredRun, made: list[Artifact], places: Places, broker: str | None = None
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, broker: str | None = None
 ) -> list[Artifact]:
     """Write everything that a finished run leaves on a broker, or on its private server; returns the artifacts.
 
@@ -81,7 +127,8 @@ def collect(
     again later.
     """
     try:
-        return _collect(store, run, made, places)
+        with closing(Pages(places, artifacts)) as pages:
+            return _in_one_pass(store, run, artifacts, places, pages)
     except OSError as problem:
         # A write that failed knows no file name, and without one nobody knows where there is no room.
         where = problem.filename or str(places.root)
@@ -90,25 +137,29 @@ def collect(
         raise OSError(problem.errno, f"{problem.strerror}; {words}", where) from problem
 
 
-def _collect(store: Store, run: StoredRun, made: list[Artifact], places: Places) -> list[Artifact]:
-    with closing(reports.Pages(places, made)) as pages:
-        return _in_one_pass(store, run, made, places, pages)
-
-
 def _in_one_pass(
-    store: Store, run: StoredRun, made: list[Artifact], places: Places, pages: reports.Pages
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, pages: Pages
 ) -> list[Artifact]:
-    """Read each record once: into the records' file, the pages and the baseline cache."""
-    run_id = run.run_id
+    """Read each record once: into the records' file, the pages and, a baseline's, the cache where the run has one."""
+    run_id, now = run.run_id, time.time()
     notes = places.notes(run_id)
+    cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
     workspaces = Workspaces(places.workspaces(run_id))
-    records = _caching(store.indexed_records(run_id), notes)
-    write_records(places.records(run_id), pages.noting(workspaces.noting(records)))
+
+    def records() -> Iterator[AttemptRecord]:
+        for index, record in store.indexed_records(run_id):
+            if cache is not None and index in notes.cache_keys:
+                cache.put(notes.cache_keys[index], record, now)
+            workspaces.note(record)
+            pages.add(record)
+            yield record
+
+    write_records(places.records(run_id), records())
     if lost := workspaces.save(store):
-        made = [artifact.with_warning(lost) for artifact in made]
+        artifacts = [artifact.with_warning(lost) for artifact in artifacts]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
-    several = len(made) > 1
-    written = [write(artifact, notes, places, several=several) for artifact in made]
+    several = len(artifacts) > 1
+    written = [write(artifact, notes, places, several=several) for artifact in artifacts]
     try:
         pages.write(written, places.tasks(run_id))
     except OSError:
@@ -126,15 +177,15 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
-    if made := finished(places, run_id):
-        return made
+    if artifacts := finished(places, run_id):
+        return artifacts
     if broker is None:
         for path in artifact_paths(places, run_id):
             try:
                 with suppress(OSError):
                     file.load(path, MAX_STATE_BYTES)
             except NotAnArtifact as problem:
-                raise reports.NoReport(str(problem)) from None
+                raise NoReport(str(problem)) from None
         raise UnknownRun(
             f"no finished run {run_id!r} under {places.root}; `{places.command('runs')}` lists them"
         )
@@ -143,7 +194,7 @@ def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
         ended = server.store.artifacts(run_id)
         if ended is None:
             follow = places.command("watch", run_id, broker)
-            raise reports.NoReport(f"run {run_id} is not over; follow it with: {follow}")
+            raise NoReport(f"run {run_id} is not over; follow it with: {follow}")
         return collect(server.store, run, ended, places, broker)
 
 
@@ -172,13 +223,3 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     with writing(path) as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
         for line in lines:
             file.write(line.encode() + b"\n")
-
-
-def _caching(records: Iterable[tuple[int, AttemptRecord]], notes: Notes) -> Iterator[AttemptRecord]:
-    """The records without their indexes; those of the baseline are put into the cache, where the run has one."""
-    cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
-    now = time.time()
-    for index, record in records:
-        if cache is not None and index in notes.cache_keys:
-            cache.put(notes.cache_keys[index], record, now)
-        yield record

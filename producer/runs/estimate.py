@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Container
 from typing import Any
 
 from producer.baselines.cache import look_up
 from producer.plan import Plan, mounts
-from producer.runs.readiness import asked_by, missing
-from workers.models.choose import graders, is_agent
+from producer.runs.submit import asked_by
+from workers.models.choose import graders, is_agent, lacking
 from workers.models.prices import attempt_estimate, longest_answer
 
 # In tokens, a few paragraphs: an assumption, and told beside the figure that rests on it.
@@ -23,6 +24,7 @@ def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
     """
     grid = plan.grid
     cached = look_up(plan, time.time(), only_look=True).cached if plan.arms else {}
+    lacks = lacking(asked_by(plan), plan.options.settings, os.environ) if private else []
     judged = sum(task.judge.type == "llm-rubric" for task in plan.suite.tasks)
     return {
         "suite": str(plan.suite.path),
@@ -31,7 +33,7 @@ def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
         "not_run": "; ".join(f"{one.candidate_id} ({one.verdict}: {one.reason})" for one in plan.not_run)
         or "none",
         "models": ", ".join(plan.options.models),
-        "missing": ("; ".join(need.found for need in missing(plan)) or "none") if private else None,
+        "missing": ("; ".join(need.found for need in lacks) or "none") if private else None,
         "attempts_per_task": grid.pass_k,
         "model_calls": grid.attempts - len(cached),
         "from_cache": len(cached),

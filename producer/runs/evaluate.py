@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from aggregate.artifact.model import Artifact
 from aggregate.text.files import make_folder, open_to_write
@@ -20,55 +20,49 @@ from producer.baselines import fingerprints
 from producer.baselines.cache import Reuse, look_up
 from producer.display.progress import Display
 from producer.plan import Plan
-from producer.runs import readiness
 from producer.runs.collect import collect, write
-from producer.runs.submit import submit
+from producer.runs.submit import check_models, submit
 from producer.runs.watch import Watch
 from producer.server import connect
-from producer.server.connect import NotServed, Server
+from producer.server.connect import Server, ServerNotRunning
 from producer.state_root import Notes, Places, check_output, finished
 from workers.store.redis_client import AWAY
-from workers.store.run_store import StoredRun
-
-
-class Stopper:
-    """Whether somebody asked to stop; who asks first is told so.
-
-    Not by the handler: a signal that comes while a line is being printed must not print another one inside of it.
-    """
-
-    def __init__(self, say: Callable[[str], None], resume: str) -> None:
-        self.asked = self._told = False
-        self._say = say
-        self._resume = resume
-
-    def __call__(self) -> bool:
-        if self.asked and not self._told:
-            self._told = True
-            self._say(
-                "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
-                f"Go on later with: {self._resume}"
-            )
-        return self.asked
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+from workers.store.run_store import Store, StoredRun
 
 
 @contextmanager
 def stopper(
     say: Callable[[str], None], resume: str, ask: Callable[[], bool] | None = None
 ) -> Iterator[Callable[[], bool]]:
-    """Handle both signals for as long as the block runs; with somebody to `ask` they are left alone."""
+    """Handle both signals for as long as the block runs, and give it a function that says whether to stop.
+
+    With somebody to `ask`, signals are left alone. The handler itself prints nothing: a signal that comes while a line
+    is being printed must not print another one inside of it.
+    """
     if ask is not None:
         yield ask
         return
-    made = Stopper(say, resume)
-    before = {number: signal.signal(number, made.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    asked = said = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def is_asked() -> bool:
+        nonlocal said
+        if asked and not said:
+            said = True
+            say(
+                "stopping: no new attempts, waiting for those in flight; press again to stop at once. "
+                f"Go on later with: {resume}"
+            )
+        return asked
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield made
+        yield is_asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -92,13 +86,18 @@ class RunContext:
         return self.places.command("resume", run_id, self.broker)
 
 
-def evaluate(plan: Plan, where: RunContext) -> list[Artifact]:
-    """Run a plan to its end and bring everything home; raises Interrupted when it was stopped."""
+def evaluate(plan: Plan, where: RunContext, bring: Callable[[Store], Reuse] | None = None) -> list[Artifact]:
+    """Run a plan to its end and bring everything home; raises Interrupted when it was stopped.
+
+    `bring` puts answers of an earlier run on the server, and returns what needs no attempt.
+    """
     if not plan.arms:
         return nothing_run(plan, where.places)
     reuse = prepare(plan, where)
     where.display.begin(plan.run_id, where.resume(plan.run_id))
     with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+        if bring is not None:
+            reuse = bring(server.store)
         run = submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
         return follow(run, server, where)
 
@@ -106,7 +105,7 @@ def evaluate(plan: Plan, where: RunContext) -> list[Artifact]:
 def detach(plan: Plan, where: RunContext, arguments: list[str]) -> None:
     """Start a run and leave it to a broker's workers or, without a broker, to a process with these arguments."""
     if where.broker is None:
-        readiness.check(plan, None)
+        check_models(plan, None)
         supervise([*arguments, "--quiet", "--run-id", plan.run_id], plan.run_id, where.places)
         return
     reuse = prepare(plan, where)
@@ -116,7 +115,7 @@ def detach(plan: Plan, where: RunContext, arguments: list[str]) -> None:
 
 def prepare(plan: Plan, where: RunContext) -> Reuse:
     """Everything that can fail before the run is on a server: its models' needs, folders, cache, notes."""
-    readiness.check(plan, where.broker)
+    check_models(plan, where.broker)
     where.places.check_writable()
     check_output(plan.options.output, several=len(plan.info().candidates) > 1)
     may_reuse = plan.blessed or plan.options.baseline_cache_dir
@@ -137,25 +136,25 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
 
 
 def follow(run: StoredRun, server: Server, where: RunContext) -> list[Artifact]:
-    """Watch a run to its end and collect it; what a private server holds is not needed then.
-
-    A cancelled run keeps it, to be resumed.
-    """
-    go_on = where.resume(run.run_id)
-    with where.display as display, stopper(display.say, go_on, where.stop) as stop:
-        if server.local is not None:
-            server.local.say = display.say
-        made = Watch(server, run, show=display.show, say=display.say, stop=stop, resume=go_on).follow()
-    return bring_home(run, server, made, where)
+    """Watch a run that is ours to its end and collect it; a signal stops it."""
+    if server.local is not None:
+        server.local.say = where.display.say
+    with stopper(where.display.say, where.resume(run.run_id), where.stop) as stop:
+        return watch(run, server, where, stop=stop)
 
 
-def bring_home(run: StoredRun, server: Server, made: list[Artifact], where: RunContext) -> list[Artifact]:
-    """Collect a run that is over.
+def watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list[Artifact]:
+    """Watch a run to its end and collect it; a private server's data is not needed then, unless to resume the run.
 
     If another process owns the private server, it may stop it while we read; then its files are the answer.
     """
+    display = where.display
+    show = display.show if display.shows else None
+    with display.drawing():
+        watching = Watch(server, run, show, display.say, resume=where.resume(run.run_id), **how)
+        artifacts = watching.follow()
     try:
-        written = collect(server.store, run, made, where.places, where.broker)
+        written = collect(server.store, run, artifacts, where.places, where.broker)
     except AWAY:
         written = finished(where.places, run.run_id) if server.joined is not None else []
         if not written:
@@ -172,8 +171,8 @@ def nothing_run(plan: Plan, places: Places) -> list[Artifact]:
     places.check_writable()
     info = plan.info().model_copy(update={"status": "skipped", "planned_attempts": 0})
     notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
-    made = build.build(info, [])
-    return [write(one, notes, places, several=len(made) > 1) for one in made]
+    artifacts = build.build(info, [])
+    return [write(artifact, notes, places, several=len(artifacts) > 1) for artifact in artifacts]
 
 
 def supervise(arguments: list[str], run_id: str, places: Places) -> None:
@@ -201,7 +200,8 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
         if child.poll() is not None:
             if finished(places, run_id):
                 return
-            raise NoServer(f"the supervisor ended at once: {_last_line(log)}")
+            lines = log.read_text("utf-8", "replace").strip().splitlines() or ["no message"]
+            raise NoServer(f"the supervisor ended at once: {lines[-1]}")
         time.sleep(0.05)
 
 
@@ -209,11 +209,6 @@ def _is_submitted(places: Places, run_id: str) -> bool:
     try:
         with connect.joining(places, run_id, None) as server:
             state = server.store.state(run_id)
-    except NotServed:
+    except ServerNotRunning:
         return False
     return state is not None and state.generation > 0
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "no message"

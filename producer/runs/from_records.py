@@ -52,14 +52,14 @@ def aggregate_file(path: Path, places: Places, options: RunSettings) -> list[Art
             f"rm -r {shlex.quote(str(folder))}"
         )
     check_output(output, several=len(info.candidates) > 1)
-    made = build.from_frames(info, collected)
-    for one in made if output is None else ():
-        path = places.artifact(info.run_id, None, one.candidate_id if len(made) > 1 else None)
+    artifacts = build.from_frames(info, collected)
+    for artifact in artifacts if output is None else ():
+        path = places.artifact(info.run_id, None, artifact.candidate_id if len(artifacts) > 1 else None)
         # Run `x` with candidate `y` and run `x-y` share a name.
         if exists(path) and run_of(path) != info.run_id:
             raise InvalidOption(f"{path} is the result of another run; give another --state-root")
     notes = Notes(run_id=info.run_id, output=str(output) if output else None)
-    written = [write(one, notes, places, several=len(made) > 1) for one in made]
+    written = [write(artifact, notes, places, several=len(artifacts) > 1) for artifact in artifacts]
     csv_tables.write_exports(info, collected, folder)
     return written
 
@@ -84,8 +84,8 @@ def compare_runs(first: str, second: str, places: Places, *, margin: float) -> R
 def _check_whole(name: str, places: Places) -> None:
     """Refuse a run of version 0.1.0 whose tasks ended at their first pass: its rates are too high."""
     folder = _records(name, places).resolve().parent
-    made = finished(Places(folder.parent.parent), folder.name) if folder.parent.name == "runs" else []
-    if made and made[0].stop_early == "verdict":
+    artifacts = finished(Places(folder.parent.parent), folder.name) if folder.parent.name == "runs" else []
+    if artifacts and artifacts[0].stop_early == "verdict":
         raise InvalidOption(
             f"run {folder.name} was stopped by `--stop-early verdict` of version 0.1.0, which left out attempts "
             "after a pass; run it again to compare it"

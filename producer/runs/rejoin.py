@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from aggregate.artifact.model import Artifact
-from producer.runs import evaluate, readiness
+from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
-from producer.runs.reports import report_and_exit
-from producer.runs.submit import INSIST_SECONDS, go_on, is_anything_left
-from producer.runs.watch import Interrupted, Watch
+from producer.runs.submit import INSIST_SECONDS, check_here, check_there, go_on, is_anything_left
+from producer.runs.watch import Interrupted
 from producer.server import connect, private_server
-from producer.server.connect import NoTrace, NotServed, Server
-from producer.settings.run_settings import InvalidOption, RunSettings
+from producer.server.connect import NoTrace, Server, ServerNotRunning
+from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places, check_run_id, finished
 from workers.models.choose import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
@@ -18,91 +17,69 @@ from workers.store.run_store import Store, StoredRun, UnknownRun
 CANCEL_SECONDS = 1.0
 
 
-def watch(run_id: str, where: RunContext, *, quiet: bool, as_json: bool) -> None:
+def watch(run_id: str, where: RunContext) -> list[Artifact]:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
     check_run_id(run_id)
-    made: list[Artifact] | None = None
-    while made is None:
+    while True:
         try:
             with connect.joining(where.places, run_id, where.broker) as server:
-                made = _followed(server.store.run(run_id), server, where)
-        except NotServed:
+                return evaluate.watch(server.store.run(run_id), server, where)
+        except ServerNotRunning:
             # Its owner has finished it, or has died and another process has taken it over.
             if private_server.settled_address(where.places.embedded(run_id)) is None:
-                made = _at_home(run_id, where.places)
-    _report(made, where, quiet=quiet, as_json=as_json)
-
-
-def cancel(run_id: str, where: RunContext, *, quiet: bool, as_json: bool) -> None:
-    """Stop new attempts for good and wait for the artifact that says so."""
-    check_run_id(run_id)
-    halted = False
-    try:
-        with connect.joining(where.places, run_id, where.broker) as server:
-            run = server.store.run(run_id)
-            server.store.halt(run_id, "cancelled")
-            halted = True
-            made = _followed(run, server, where, CANCEL_SECONDS)
-    except NotServed:
-        made = finished(where.places, run_id)
-        if made and not halted:
-            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
-        if not made:
-            with connect.taking_over(where.places, run_id) as server:
-                run = server.store.run(run_id)
-                server.store.halt(run_id, "cancelled")
-                made = _followed(run, server, where, CANCEL_SECONDS)
-    _report(made, where, quiet=quiet, as_json=as_json)
-
-
-def _followed(
-    run: StoredRun, server: Server, where: RunContext, finish_seconds: float | None = None
-) -> list[Artifact]:
-    with where.display as display:
-        made = Watch(
-            server,
-            run,
-            show=display.show,
-            say=display.say,
-            finish_seconds=finish_seconds,
-            resume=where.resume(run.run_id),
-        ).follow()
-    return evaluate.bring_home(run, server, made, where)
+                return _at_home(run_id, where.places)
 
 
 def _at_home(run_id: str, places: Places) -> list[Artifact]:
     """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
-    made = finished(places, run_id)
-    if not made and private_server.has_data(places.embedded(run_id)):
+    artifacts = finished(places, run_id)
+    if not artifacts and private_server.has_data(places.embedded(run_id)):
         raise Interrupted(places.command("resume", run_id))
-    if not made:
+    if not artifacts:
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
-    return made
+    return artifacts
 
 
-def resume(
-    run_id: str, where: RunContext, *, quiet: bool, as_json: bool, budget_usd: float | None = None
-) -> None:
+def cancel(run_id: str, where: RunContext) -> list[Artifact]:
+    """Stop new attempts for good and wait for the artifact that says so."""
+    check_run_id(run_id)
+    halted = False
+
+    def halt_and_watch(server: Server) -> list[Artifact]:
+        nonlocal halted
+        run = server.store.run(run_id)
+        server.store.halt(run_id, "cancelled")
+        halted = True
+        return evaluate.watch(run, server, where, finish_seconds=CANCEL_SECONDS)
+
+    try:
+        with connect.joining(where.places, run_id, where.broker) as server:
+            return halt_and_watch(server)
+    except ServerNotRunning:
+        artifacts = finished(where.places, run_id)
+        if artifacts and not halted:
+            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
+    if artifacts:
+        return artifacts
+    with connect.taking_over(where.places, run_id) as server:
+        return halt_and_watch(server)
+
+
+def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> list[Artifact]:
     """Publish what has no final record and follow the run to its end."""
     check_run_id(run_id)
-    RunSettings.checked({"budget_usd": budget_usd})
     where.places.check_writable()
     try:
         with connect.joining(where.places, run_id, where.broker) as server:
-            made = _go_on(server.store.run(run_id), server, where, budget_usd)
-    except NotServed:
-        made = _taken_over(run_id, where, budget_usd)
-    _report(made, where, quiet=quiet, as_json=as_json)
-
-
-def _taken_over(run_id: str, where: RunContext, budget_usd: float | None) -> list[Artifact]:
-    worker = {**where.places.notes(run_id).worker, **where.worker}
+            return _go_on(server.store.run(run_id), server, where, budget_usd)
+    except ServerNotRunning:
+        worker = {**where.places.notes(run_id).worker, **where.worker}
     try:
         with connect.taking_over(where.places, run_id, worker=worker) as server:
             return _go_on(server.store.run(run_id), server, where, budget_usd)
     except NoTrace:
-        if made := finished(where.places, run_id):  # nothing is left to do
-            return made
+        if artifacts := finished(where.places, run_id):  # nothing is left to do
+            return artifacts
         raise
 
 
@@ -125,9 +102,9 @@ def _check_models(run: StoredRun, server: Server) -> None:
     rejudged = manifest.rejudged_from is not None
     specs = asked(manifest.models, store.tasks(run), manifest.judge_model, rejudged=rejudged)
     if server.local is not None:
-        readiness.check_here(specs, manifest.settings)
+        check_here(specs, manifest.settings)
     else:
-        readiness.check_there(specs, manifest.settings, store.client)
+        check_there(specs, manifest.settings, store.client)
 
 
 def _with_budget(store: Store, run: StoredRun, usd: float) -> StoredRun:
@@ -140,7 +117,3 @@ def _with_budget(store: Store, run: StoredRun, usd: float) -> StoredRun:
             f"--budget-usd is {usd:g}, but run {run.run_id} has spent {spent:.6g} already; give more"
         )
     return store.set_budget(run, usd)
-
-
-def _report(made: list[Artifact], where: RunContext, *, quiet: bool, as_json: bool) -> None:
-    report_and_exit(made, where.places, gate=made[0].gate, quiet=quiet, as_json=as_json)

@@ -24,15 +24,14 @@ from producer.plan import Plan, PlannedArm, Source
 from producer.runs import evaluate
 from producer.runs.collect import Workspaces
 from producer.runs.evaluate import RunContext
-from producer.runs.submit import submit
-from producer.server import connect
+from producer.runs.submit import placed
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places
 from producer.suites import suite as suites
 from producer.suites import suite as task_remarks
 from producer.suites.suite import Suite
 from workers.models.choose import parse
-from workers.store.messages import Cell, Task
+from workers.store.messages import Task
 from workers.store.run_store import Store, UnknownRun
 
 # A config is for runs that start: what it says of these does not hold for a run that was.
@@ -85,14 +84,13 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
 
 def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     """Run it to its end and bring everything home; raises Interrupted when it was stopped."""
-    evaluate.prepare(made, where)
-    _note_grounds(made, where.places)
-    where.display.begin(made.run_id, where.resume(made.run_id))
-    with connect.for_new_run(where.places, made.run_id, where.broker, where.worker) as server:
-        unanswered = _bring(made, where.places, server.store)
-        reuse = Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
-        run = submit(server, made, reuse, say=where.display.say, resume=where.resume(made.run_id))
-        return evaluate.follow(run, server, where)
+
+    def bring(store: Store) -> Reuse:
+        _note_grounds(made, where.places)
+        unanswered = _bring(made, where.places, store)
+        return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
+
+    return evaluate.evaluate(made, where, bring)
 
 
 def _note_grounds(made: Plan, places: Places) -> None:
@@ -171,19 +169,20 @@ def _arms(ran: list[Artifact]) -> tuple[PlannedArm, ...]:
 
 def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]:
     """Put the completions and agents' files on the server; returns the records of attempts that have none."""
-    assert made.rejudged_from is not None
-    kept = Workspaces(places.workspaces(made.rejudged_from))
+    earlier = made.rejudged_from
+    assert earlier is not None
+    kept = Workspaces(places.workspaces(earlier))
     brought, seen = set[str](), set[int]()
     unanswered: dict[int, AttemptRecord] = {}
 
     def answers() -> Iterator[tuple[int, AttemptRecord]]:
-        for index, record in _placed(made, places):
+        for index, record in placed(made, map(_paid_before, read_jsonl(places.records(earlier)))):
             seen.add(index)
             said = record.completion
             # A model that failed tells what it has used, which is no answer.
             failed = record.outcome == "error" and not record.judgments and not (said and said.text)
             if record.outcome == "timeout" or said is None or failed:
-                unanswered[index] = _again(made, record)
+                unanswered[index] = record.model_copy(update={"run_id": made.run_id, "judgments": ()})
                 continue
             if record.workspace and record.workspace not in brought:
                 brought.add(record.workspace)
@@ -196,26 +195,12 @@ def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]
     return {**unanswered, **{index: _missing(made, index) for index in missing}}
 
 
-def _placed(made: Plan, places: Places) -> Iterator[tuple[int, AttemptRecord]]:
-    """The earlier run's records with the index that each has in this run; others are left out."""
-    assert made.rejudged_from is not None
-    tasks = {task.id: number for number, task in enumerate(made.suite.tasks)}
-    arms = {arm.name: number for number, arm in enumerate(made.arms)}
-    models = {model: number for number, model in enumerate(made.options.models)}
-    for record in read_jsonl(places.records(made.rejudged_from)):
-        model = record.model or ""
-        known = record.task in tasks and record.arm in arms and model in models
-        if known and record.attempt <= made.options.pass_k:
-            cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
-            yield made.grid.index(cell), record
-
-
-def _again(made: Plan, record: AttemptRecord) -> AttemptRecord:
-    """An attempt without an answer to judge, as it was."""
-    said = record.completion
-    if said is not None:
-        said = said.model_copy(update={"cost_source": "replay"})
-    return record.model_copy(update={"run_id": made.run_id, "completion": said, "judgments": ()})
+def _paid_before(record: AttemptRecord) -> AttemptRecord:
+    """The record with a cost that no run pays again."""
+    if record.completion is None:
+        return record
+    completion = record.completion.model_copy(update={"cost_source": "replay"})
+    return record.model_copy(update={"completion": completion})
 
 
 def _missing(made: Plan, index: int) -> AttemptRecord:

@@ -1,24 +1,98 @@
-"""Bring a planned run to the server: bundles, manifest and tasks first, then one chord of batches."""
+"""Bring a planned run to the server, once its models can be asked: bundles, manifest and tasks, then one chord."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain, islice
+from typing import Any
 
 import redis
 from kombu.exceptions import OperationalError
 
+from aggregate.records.record import AttemptRecord
+from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
 from producer.server.connect import Server
+from workers.models.choose import Need, asked, lacking, needs
 from workers.rounds.finish import aggregate, finish
 from workers.rounds.publish import next_end, publish_round
+from workers.store import redis_client
 from workers.store.keys import LANES, TURN, waiting_keys
-from workers.store.redis_client import AWAY, check
+from workers.store.messages import Cell, ModelSettings
+from workers.store.redis_client import AWAY
 from workers.store.run_store import State, Store, StoredRun
 
 INSIST_SECONDS = 60.0
+
+
+class CannotAsk(UpliftError):
+    """A model of the run cannot be asked: one line says what is missing, the next what to type."""
+
+    exit_code = INFRASTRUCTURE
+
+
+def asked_by(plan: Plan) -> list[str]:
+    """The models that a plan asks; none where nothing is run."""
+    options, rejudged = plan.options, plan.rejudged_from is not None
+    if not plan.arms:
+        return []
+    return asked(options.models, plan.suite.tasks, options.judge_model, rejudged=rejudged)
+
+
+def check_models(plan: Plan, broker: str | None) -> None:
+    """Look for everything that a new run's models need; raises CannotAsk before anything is written or sent."""
+    specs, settings = asked_by(plan), plan.options.settings
+    if broker is None:
+        check_here(
+            specs, settings, instead="" if plan.rejudged_from else "; or try it without a model: --mock"
+        )
+    elif specs:
+        with closing(redis_client.connect(broker)) as client:
+            check_there(specs, settings, client)
+
+
+def check_here(specs: Sequence[str], settings: ModelSettings, *, instead: str = "") -> None:
+    """For a private worker, whose surroundings are ours; raises CannotAsk."""
+    lacks = {spec: needed for spec in specs if (needed := lacking([spec], settings, os.environ))}
+    if lacks:
+        words = dict.fromkeys(need.found for needed in lacks.values() for need in needed)
+        raise CannotAsk(
+            f"{', '.join(lacks)} cannot be asked here: {'; '.join(words)}\ntype: {_remedies(lacks)}{instead}"
+        )
+
+
+def check_there(specs: Sequence[str], settings: ModelSettings, client: redis.Redis) -> None:
+    """For the workers of a broker, as they say of themselves; raises CannotAsk where none can ask a model.
+
+    Where no worker is alive, the run may wait for one. A program of the config is known only where it is started.
+    """
+    alive = [_lacks(worker) for worker in redis_client.workers(client)]
+    lacks = {}
+    for spec in specs if alive else ():
+        wanted = [need for need in needs([spec], settings, {}) if need.wanted and need.vital]
+        if all(any(need.name in absent for need in wanted) for absent in alive):
+            lacks[spec] = [need for need in wanted if any(need.name in absent for absent in alive)]
+    if lacks:
+        words = dict.fromkeys(need.name for needed in lacks.values() for need in needed)
+        who = "the broker's only worker" if len(alive) == 1 else f"any of the broker's {len(alive)} workers"
+        raise CannotAsk(
+            f"{', '.join(lacks)} cannot be asked by {who}; missing there: {', '.join(words)}\n"
+            f"type, where workers run: {_remedies(lacks)}; then start them again"
+        )
+
+
+def _lacks(worker: dict[str, Any]) -> set[str]:
+    """What a worker says that it lacks; an older one says nothing, and may have it all."""
+    names = worker.get("lacks")
+    return set(map(str, names)) if isinstance(names, list) else set()
+
+
+def _remedies(lacks: Mapping[str, Sequence[Need]]) -> str:
+    return "; ".join(dict.fromkeys(need.remedy for needed in lacks.values() for need in needed))
 
 
 def submit(
@@ -35,17 +109,32 @@ def submit(
     the server stay away.
     """
     store = server.store
-    for warning in (*check(store.client), *plan.warnings):
+    for warning in (*redis_client.check(store.client), *plan.warnings):
         say(warning)
     if reuse.cached:
         say(f"{len(reuse.cached)} {reuse.told}")
     lane = quietest_lane(store)
     for bundle in plan.bundles:
         store.put_bundle(bundle.digest, bundle.data)
+    if plan.recorded:
+        store.put_stored(plan.run_id, placed(plan, plan.recorded))
     info = plan.info(baseline_reuse_count=reuse.comparisons)
     run = store.create(plan.manifest(lane), info, plan.suite.tasks, reuse.cached)
     go_on(server, run, resume=resume)
     return run
+
+
+def placed(plan: Plan, records: Iterable[AttemptRecord]) -> Iterator[tuple[int, AttemptRecord]]:
+    """The records of a recording or an earlier run that are of attempts of this plan, each with its index there."""
+    tasks = {task.id: number for number, task in enumerate(plan.suite.tasks)}
+    arms = {arm.name: number for number, arm in enumerate(plan.arms)}
+    models = {model: number for number, model in enumerate(plan.options.models)}
+    for record in records:
+        model = record.model or ""
+        known = record.task in tasks and record.arm in arms and model in models
+        if known and record.attempt <= plan.options.pass_k:
+            cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
+            yield plan.grid.index(cell), record
 
 
 def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: float = INSIST_SECONDS) -> int:

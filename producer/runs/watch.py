@@ -56,7 +56,7 @@ class Watch:
 
     server: Server
     run: StoredRun
-    show: Callable[[View], None] = lambda view: None
+    show: Callable[[View], None] | None = None
     say: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
     finish_seconds: float | None = None
@@ -71,8 +71,9 @@ class Watch:
         lease = self.server.settings.visibility_seconds
         self._lost_seconds = LOST_LEASES * lease
         self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
-        self._looker = Looker(self.server.store, self.run.manifest, self.clock)
-        self._moved = self._mended = self._met = self._wrote = self._probed = self.clock()
+        self._looker = Looker(self.server.store, self.run.manifest, self.clock) if self.show else None
+        self._worker_seen_at = self._progressed_at = self._writable_at = self.clock()
+        self._mended_at = self._probed_at = self.clock()
         self._refused: str | None = None
         self._recorded = -1
         while True:
@@ -101,7 +102,7 @@ class Watch:
             )
         progress = store.progress(self.run.run_id)
         if progress.recorded != self._recorded:
-            self._recorded, self._moved = progress.recorded, self.clock()
+            self._recorded, self._progressed_at = progress.recorded, self.clock()
         stopping = self.stop()
         self._show(progress, stopping)
         if stopping:
@@ -120,13 +121,13 @@ class Watch:
     def _takes_writes(self) -> bool:
         """Ask a quiet run's server whether it can keep records at all; raises RunLost when it has not for long."""
         now = self.clock()
-        if now - max(self._moved, self._probed) > PROBE_SECONDS:
-            self._probed, self._refused = now, refuses_writes(self.server.store.client)
+        if now - max(self._progressed_at, self._probed_at) > PROBE_SECONDS:
+            self._probed_at, self._refused = now, refuses_writes(self.server.store.client)
         if self._refused is None:
-            self._wrote = now
+            self._writable_at = now
             return True
         self._say_once(f"{self._refused}; the run waits")
-        if now - self._wrote > self._lost_seconds:
+        if now - self._writable_at > self._lost_seconds:
             raise RunLost(f"{self._refused}; mend that, then go on with: {self.resume}")
         return False
 
@@ -134,11 +135,12 @@ class Watch:
         now = self.clock()
         workers = len(known_workers(self.server.store.client))
         if workers:
-            self._met = now
-        elif now - self._met > LONELY_SECONDS:
+            self._worker_seen_at = now
+        elif now - self._worker_seen_at > LONELY_SECONDS:
             start = on_broker("uplift worker", self.server.settings.broker)
             self._say_once(f"no worker answers; start one with: {start}")
-        self.show(self._looker.view(progress, workers, stopping=stopping))
+        if self.show is not None and self._looker is not None:
+            self.show(self._looker.view(progress, workers, stopping=stopping))
 
     def _stop(self, state: State, progress: Progress) -> None:
         """No new attempts; over when nothing is in flight any more. A run that ends anyway is not paused."""
@@ -151,7 +153,7 @@ class Watch:
 
     def _mend(self, state: State, progress: Progress) -> None:
         """Finish a run whose callback got lost, and publish again what no queue and no worker has."""
-        quiet = self.clock() - max(self._moved, self._mended)
+        quiet = self.clock() - max(self._progressed_at, self._mended_at)
         if state.halt == "paused":
             raise Interrupted(self.resume)
         if progress.in_flight:
@@ -159,13 +161,13 @@ class Watch:
         # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
         over = bool(state.halt) or progress.recorded == self.run.grid.attempts
         # A sealed run's callback is at work, or has died with its worker and waits for ever.
-        dead = state.sealed and self.clock() - self._met > LONELY_SECONDS
+        dead = state.sealed and self.clock() - self._worker_seen_at > LONELY_SECONDS
         alone = bool(state.halt) or dead or not self._queued()
         if over and quiet > self._finish_seconds and alone:
-            self._mended = self.clock()
+            self._mended_at = self.clock()
             finish(self.server.app, self.server.settings, self.run.run_id, state.generation, 1)
         elif quiet > self._lost_seconds:
-            self._mended = self.clock()
+            self._mended_at = self.clock()
             if not self._queued():
                 self.say("some batches got lost; publishing them again")
                 go_on(self.server, self.run, resume=self.resume, insist_seconds=0)

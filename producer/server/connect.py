@@ -26,8 +26,8 @@ from workers.store.run_store import Store, UnknownRun
 OUT_OF_REACH = (private_server.Busy, private_server.NoServer, OSError, redis.RedisError)
 
 
-class NotServed(Exception):
-    """Nobody serves the run's private server at the moment: its owner has finished the run, or died."""
+class ServerNotRunning(Exception):
+    """The run's private server is not running: its owner has finished the run, or died."""
 
 
 class NoTrace(UnknownRun):
@@ -54,11 +54,11 @@ class Server:
     joined: Path | None = None
 
     def check(self) -> None:
-        """Raise when a private server or worker has died: NoServer for ours, NotServed for another's."""
+        """Raise when a private server or worker has died: NoServer for ours, ServerNotRunning for another's."""
         if self.local is not None:
             self.local.check()
         if self.joined is not None and private_server.settled_address(self.joined) != self.settings.broker:
-            raise NotServed
+            raise ServerNotRunning
 
     def close(self) -> None:
         """Give back every connection; a program that runs many evaluations must not collect them."""
@@ -102,11 +102,11 @@ def for_new_run(
 
 @contextmanager
 def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Server]:
-    """The server on which a run is right now; NotServed where a private one is not there, or goes meanwhile."""
+    """The server on which a run is right now; ServerNotRunning where a private one is not there, or goes meanwhile."""
     folder = places.embedded(run_id)
     url = broker or private_server.settled_address(folder)
     if url is None:
-        raise NotServed
+        raise ServerNotRunning
     try:
         # A private server that is gone does not come back: trying again for long helps nobody.
         retries, joined = (RETRIES, None) if broker else (1, folder)
@@ -114,7 +114,7 @@ def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Server]
             yield server
     except AWAY:
         if broker is None and private_server.settled_address(folder) != url:
-            raise NotServed from None
+            raise ServerNotRunning from None
         raise
 
 

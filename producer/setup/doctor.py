@@ -51,53 +51,39 @@ class ToldSetting:
     origin: str
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What to look at: the config and the `flags` that win over it, which are already in the values here."""
-
-    config: Config
-    broker: str | None
-    state_root: Path
-    insecure: bool = False
-    flags: tuple[str, ...] = ()
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self.config.values.models
-
-
-def settings(where: Machine) -> list[ToldSetting]:
+def settings(config: Config) -> list[ToldSetting]:
     """Everything that is set, and the defaults that matter most."""
-    origins = where.config.origins
-    shown = [
-        ToldSetting(key, _shown(where.config, key), origin)
-        for key, origin in origins.items()
-        if key not in where.flags
-    ]
-    others = {
-        "broker": redacted(where.broker) if where.broker else "none: each run has a private server",
-        "state_root": str(where.state_root),
-        "models": ", ".join(where.models),
-    }
-    for key, value in others.items():
-        if key in where.flags or key not in origins:
-            shown.append(ToldSetting(key, value, "flag" if key in where.flags else "default"))
-    return sorted(shown, key=lambda setting: setting.key)
+    origins = {**dict.fromkeys(("broker", "models", "state_root"), "default"), **config.origins}
+    return [ToldSetting(key, _shown(config, key), origin) for key, origin in sorted(origins.items())]
 
 
-def examine(where: Machine, environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
+def _shown(config: Config, key: str) -> str:
+    if key == "broker":
+        broker = config.values.broker
+        return redacted(broker) if broker else "none: each run has a private server"
+    if key == "models" and key not in config.raw:
+        return ", ".join(config.values.models)
+    table, _, inner = key.partition(".")
+    value: Any = config.values.model_dump(mode="json", exclude_none=True).get(table)
+    if inner:
+        value = value[json.loads(inner) if inner.startswith('"') else inner]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def examine(config: Config, environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     """All checks, in the order in which people want them; some take a second."""
+    values = config.values
     yield from _versions()
     yield from _variables(environment)
-    yield from _state_root(where.state_root)
-    if where.broker is None:
-        yield _private_server()
+    yield from _state_root(values.state_root)
+    if values.broker:
+        yield from _broker(values.broker, insecure=values.insecure)
     else:
-        yield from _broker(where.broker, insecure=where.insecure)
-    yield from _sandbox(where.config)
+        yield _private_server()
+    yield from _sandbox(config)
     # Workers elsewhere have programs, packages and keys of their own; a default may not be what is wanted.
-    strict = where.broker is None and "models" in where.config.raw
-    for need in needs(where.models, where.config.values.settings, environment):
+    strict = not values.broker and "models" in config.raw
+    for need in needs(values.models, values.settings, environment):
         yield _needed(need, "problem" if strict and need.vital else "warning")
 
 
@@ -128,16 +114,6 @@ def _told_version(path: str) -> str:
     return message(said.stdout.decode("utf-8", "replace"))[:80] or "does not tell its version"
 
 
-def _shown(config: Config, key: str) -> str:
-    if key == "broker":
-        return redacted(config.values.broker or "")
-    table, _, inner = key.partition(".")
-    value: Any = config.values.model_dump(mode="json", exclude_none=True).get(table)
-    if inner:
-        value = value[json.loads(inner) if inner.startswith('"') else inner]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _versions() -> Iterator[Check]:
     import platform
     from importlib.metadata import PackageNotFoundError, requires, version
@@ -158,13 +134,6 @@ def _versions() -> Iterator[Check]:
             yield Check(wanted.name, "problem", found, remedy)
         elif wanted.name in PINNED:
             yield Check(wanted.name, "ok", f"{found} (needs {wanted.specifier})")
-
-
-def config_file(config: Config) -> Check:
-    """Which file was read."""
-    return Check(
-        "config", "ok", str(config.file) if config.file else "no file; defaults and variables are used"
-    )
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Check]:

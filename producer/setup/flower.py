@@ -22,6 +22,8 @@ from flower.options import options  # type: ignore[import-untyped]  # Flower has
 from flower.urls import settings  # type: ignore[import-untyped]  # Flower has no hints
 from tornado.httputil import HTTPServerRequest
 
+from judges.errors import INFRASTRUCTURE, UpliftError
+
 OPEN_PATH = "/healthcheck"
 # Workers of a scaled-down deployment leave the list after this long.
 GONE_SECONDS = 600
@@ -32,8 +34,10 @@ class InvalidLogin(ValueError):
     """A user name or password that HTTP's basic authentication cannot carry, for the reason given."""
 
 
-class CannotListen(Exception):
+class CannotListen(UpliftError):
     """The address or port cannot be used, for the reason given."""
+
+    exit_code = INFRASTRUCTURE
 
 
 @dataclass(frozen=True)

@@ -134,11 +134,12 @@ class Attempt:
         self._answer = answer
 
     async def _stored_or_asked(self, turn: Turn) -> Answer:
-        """The answer of an earlier run, or of a try that only lacks a grade; else ask the model."""
+        """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
-        if run.manifest.rejudged_from is not None or self._claim.errors:
+        source = run.source_of_answers(self._question.model)
+        if source is not None or self._claim.errors:
             self._workspace = stored = Stored(run, self._index)
-            if (answer := await stored.answer(self._question)) is not None:
+            if (answer := await stored.answer(self._question, source)) is not None:
                 return answer
             self._workspace = None
         if run.is_agent(self._question.model):

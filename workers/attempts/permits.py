@@ -310,7 +310,7 @@ class Turns:
         """
         spec, settings, run_id = question.model, run.settings, run.manifest.run_id
         # A stored answer is not asked for again, so the model's limit does not hold it up.
-        limits = limits_for(spec, settings) if run.manifest.rejudged_from is None else NO_LIMITS
+        limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
         tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
         slots = self._agent_slots if run.is_agent(spec) else self._slots
         async with AsyncExitStack() as held:

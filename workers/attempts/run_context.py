@@ -23,7 +23,7 @@ import redis.asyncio
 
 from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion, ranges, usage
-from workers.models.choose import is_agent, model_for, mounts_skills
+from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
 from workers.store import keys
 from workers.store.bundles import BundleMissing, Folders
@@ -214,7 +214,7 @@ class Breaker:
 class Run:
     """One run in this process.
 
-    `settings` are the manifest's with the paths of this machine. `halted` is set once the store says that nothing
+    `halted` is set once the store says that nothing
     more may start, so that nobody waits for a limit in vain. `batches` counts those that use the run here.
     """
 
@@ -276,8 +276,14 @@ class Run:
     def prepare(self, spec: str) -> None:
         """Make a model's client now, because importing an SDK takes seconds; what is wrong shows when it is asked."""
         with suppress(ModelError, UnknownModel):
-            if self.manifest.rejudged_from is None:
+            if self.source_of_answers(spec) is None:
                 self.model(spec)
+
+    def source_of_answers(self, spec: str) -> str | None:
+        """Whose answers of this model are in the store, a recording's or an earlier run's; None where it is asked."""
+        if self.manifest.rejudged_from is not None:
+            return f"run {self.manifest.rejudged_from}"
+        return spec if parse(spec).kind == "replay" else None
 
     def is_agent(self, spec: str) -> bool:
         """Whether attempts of this model run a program here; stored answers need none."""
@@ -341,16 +347,12 @@ class Runs:
             claims=RunClaims(self._client, run_id, self._owner, lease_seconds=self._lease_seconds),
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
-            settings=manifest.settings.model_copy(update={"replays": await self._replays(manifest)}),
+            settings=manifest.settings,
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
             skills={
                 arm.name: await self._folder(arm.bundle) / arm.folder for arm in manifest.arms if arm.bundle
             },
         )
-
-    async def _replays(self, manifest: Manifest) -> dict[str, str]:
-        places = {spec: await self._folder(digest) for spec, digest in manifest.replays.items()}
-        return {spec: str(next(folder.iterdir())) for spec, folder in places.items()}
 
     async def _folder(self, digest: str) -> Path:
         if (ready := self._folders.get(digest)) is not None:

@@ -1,7 +1,7 @@
 """An agent's folder and the files that it left there; stored answers with such files, to be judged once more.
 
 What an agent leaves is hostile: only plain files are taken, no links, and only up to a limit. An answer is found
-again in an earlier run, or in a try that no judge could grade: then nobody is asked and nothing is paid.
+again in an earlier run, in a recording, or in a try that no judge could grade: then nobody is asked or paid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import cast
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from judges.inside.remove_folder import remove
-from workers.attempts.run_context import Answer, Question, Run, is_ungraded, now
+from workers.attempts.run_context import Answer, Question, Run, is_ungraded, measured, now
 from workers.models.model import Request, secrets, without_secrets
 from workers.store import bundles, keys
 from workers.store.bundles import Bundle, BundleError
@@ -110,16 +110,14 @@ class Stored:
         self._root: Path | None = None
         self._bundle: Bundle | None = None
 
-    async def answer(self, question: Question) -> Answer | None:
-        """The answer of the run that is judged again, else that of an earlier try that no judge could grade.
+    async def answer(self, question: Question, source: str | None) -> Answer | None:
+        """The answer of the run or recording `source`, else that of an earlier try that no judge could grade.
 
-        None where the model has to be asked. In a run that is judged again, what is missing is an error, never an empty
-        answer to be judged.
+        None where the model has to be asked. What a source lacks is an error, never an empty answer to be judged.
         """
-        manifest = self._run.manifest
-        again = manifest.rejudged_from is not None
-        record = await self._record(Keys(manifest.run_id).stored if again else Keys(manifest.run_id).records)
-        if not again and (record is None or not is_ungraded(record)):
+        run = Keys(self._run.manifest.run_id)
+        record = await self._record(run.records if source is None else run.stored)
+        if source is None and (record is None or not is_ungraded(record)):
             return None
         request = Request(
             prompt=question.task.prompt,
@@ -129,11 +127,10 @@ class Stored:
             suite=self._run.fixtures,
         )
         if record is None or record.completion is None:
-            error = "no completion is stored for this attempt"
+            wanted = f"task {question.task.id!r}, arm {question.arm!r}, attempt {question.number}"
+            error = f"{source} holds no completion of {wanted}"
             return Answer(request, now(), 0.0, outcome="error", error=error)
-        completion = record.completion
-        if again:  # it was paid for by that run
-            completion = completion.model_copy(update={"cost_source": "replay"})
+        completion = measured(record.completion)
         begun, seconds = record.started_at or now(), (record.model_ms or 0.0) / 1000
         problem = await self._fetch(record.workspace, question.task) if record.workspace else None
         if problem is not None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from shlex import quote
 from typing import Literal, assert_never, cast, get_args
 
@@ -21,7 +20,7 @@ from packaging.requirements import Requirement
 from judges.safe_text import did_you_mean
 from judges.spec import Rubric
 from workers.models import sim
-from workers.models.model import KEYS, Model, ModelFailed, UnknownModel
+from workers.models.model import KEYS, UNBILLED, Model, ModelFailed, UnknownModel
 from workers.store.messages import CommandSpec, ModelSettings, Task
 
 Kind = Literal["claude-code", "anthropic", "openai", "command", "mock", "sim", "replay"]
@@ -88,7 +87,7 @@ def asked(
 def model_for(spec: str, settings: ModelSettings) -> Model:
     """The client for a spec; vendors' SDKs are imported only here, only when asked for.
 
-    Raises UnknownModel for a bad spec, ModelFailed for a missing extra or an unreadable replay.
+    Raises UnknownModel for a bad spec, ModelFailed for a missing extra or a recording that is to judge.
     """
     parsed = parse(spec)
     try:
@@ -108,9 +107,8 @@ def _client(spec: str, parsed: ModelSpec, settings: ModelSettings) -> Model:
         case "sim":
             return sim.Sim(sim.parse(parsed.name))
         case "replay":
-            from workers.models import replay
-
-            return replay.load(Path(settings.replays.get(spec, parsed.name)))
+            # Its answers to tasks are in the store; whoever judges asks something that no recording holds.
+            raise ModelFailed(f"{parsed.name} holds no completion of what a judge asks", completion=UNBILLED)
         case "anthropic":
             from workers.models.anthropic_api import Anthropic
 

@@ -284,13 +284,14 @@ def _beat(worker: str, total: bytes, data: bytes | None) -> Beat:
 
 @dataclass
 class Pace:
-    """How many a second, over the last RATE_SECONDS or as long as there is something to count."""
+    """How many a second, over the last `seconds` or as long as there is something to count."""
 
+    seconds: float = RATE_SECONDS
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def rate(self, now: float, count: int) -> float:
         self._seen.append((now, count))
-        while now - self._seen[0][0] > RATE_SECONDS:
+        while now - self._seen[0][0] > self.seconds:
             self._seen.popleft()
         begun, first = self._seen[0]
         return (count - first) / (now - begun) if now > begun else 0.0

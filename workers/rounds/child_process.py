@@ -56,7 +56,7 @@ def leave_with_parent(code: int, before: Callable[[], None] = lambda: None) -> t
 _OBJECTS = 50_000
 
 
-def be_thrifty() -> None:
+def tune_interpreter() -> None:
     """Collect garbage seldom and start no BLAS threads; call this first in a process of ours.
 
     Most of them live for seconds. Nearly all that they allocate is either freed by counting references or stays to the

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 import redis
 
 from aggregate.records.run_info import RunInfo, Status
-from workers.rounds.child_process import TRY_AGAIN, be_thrifty, leave_with_parent, run_module
+from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, run_module, tune_interpreter
 from workers.rounds.publish import next_end, publish_round, waves
 from workers.store.messages import ProcessSettings, from_environment
 from workers.store.redis_client import connect
@@ -181,7 +181,7 @@ def look_here(run_id: str) -> int:
 
 def main(what: str, run_id: str, generation: str = "0") -> int:
     """What the child process does."""
-    be_thrifty()
+    tune_interpreter()
     leave_with_parent(TRY_AGAIN)
     return aggregate_here(run_id, int(generation)) if what == "aggregate" else look_here(run_id)
 

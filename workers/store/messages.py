@@ -158,14 +158,10 @@ class CallSettings(_Message):
 
 
 class ModelSettings(CallSettings):
-    """How models are to be asked: sampling parameters, declared programs, prices and shared limits.
-
-    `replays` says where the recording of a `replay:` model lies here; it is each worker's own.
-    """
+    """How models are to be asked: sampling parameters, declared programs, prices and shared limits."""
 
     limits: dict[str, Limits] = {}
     default_limits: Limits = NO_LIMITS
-    replays: dict[str, str] = {}
 
 
 class Cell(NamedTuple):
@@ -241,8 +237,8 @@ class WorkerSettings(SharedSettings):
 class Manifest(WorkerSettings):
     """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
 
-    `fixtures` is a bundle's digest; `replays` has one for each `replay:` model, whose recording is in it.
-    With `rejudged_from`, an earlier run's id, no model is asked: its answers are in the store.
+    `fixtures` is a bundle's digest. With `rejudged_from`, an earlier run's id, no model is asked: its answers are in
+    the store, as those of `replay:` models always are.
     """
 
     format_version: Literal[1] = 1
@@ -251,7 +247,6 @@ class Manifest(WorkerSettings):
     task_count: int
     arms: tuple[Arm, ...]
     fixtures: str | None = None
-    replays: dict[str, str] = Field(default_factory=dict)
     settings: ModelSettings = ModelSettings()
     rejudged_from: str | None = None
     lane: str
