@@ -75,7 +75,7 @@ def report(
 
     places = Places(state_root)
     flags = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
-    formats: list[Format] = [form for form in reports.NAMES if flags[form]] or ["html"]
+    formats: list[Format] = [form for form in reports.FORMATS if flags[form]] or ["html"]
     artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
     for form in formats:
         if output is not None and str(output) == "-":
@@ -83,7 +83,9 @@ def report(
                 typer.echo(reports.text(artifact, places, form, records), nl=False)
             continue
         place = (
-            output / reports.NAMES[form] if output and len(formats) > 1 and len(artifacts) == 1 else output
+            output / reports.FORMATS[form][0]
+            if output and len(formats) > 1 and len(artifacts) == 1
+            else output
         )
         for path in reports.write(artifacts, places, form, records=records, output=place):
             typer.echo(path)

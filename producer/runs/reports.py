@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
 # A format's file or folder, and its module in `aggregate.report`.
-_FORMATS: dict[Format, tuple[str, str]] = {
+FORMATS: dict[Format, tuple[str, str]] = {
     "html": ("report.html", "html"),
     "md": ("report.md", "markdown"),
     "junit": ("junit.xml", "junit"),
     "csv": ("tables", "csv_tables"),
     "benchmark-json": ("benchmark", "skill_creator"),
 }
-NAMES = {form: name for form, (name, _) in _FORMATS.items()}
 
 
 class NoReport(UpliftError):
@@ -47,9 +46,9 @@ def write(
     several = len(artifacts) > 1
     written = []
     # Each by itself: the page needs no pandas, the tables do.
-    writer = import_module(f"aggregate.report.{_FORMATS[form][1]}")
+    writer = import_module(f"aggregate.report.{FORMATS[form][1]}")
     for artifact in artifacts:
-        path = places.report(artifact, NAMES[form], several=several)
+        path = places.report(artifact, FORMATS[form][0], several=several)
         if output is not None:
             path = output / path.name if several else output
         try:
