@@ -405,7 +405,9 @@ def _met(judge: Judgment) -> list[str]:
 
 
 def _met_by_half(met: list[list[str]]) -> tuple[str, ...]:
-    """What at least half of the judges found."""
+    """What at least half of the judges found; most often they agree."""
+    if met and all(items == met[0] for items in met[1:]):
+        return tuple(sorted(set(met[0])))
     counted = Counter(item for items in met for item in set(items))
     return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(met)))
 
