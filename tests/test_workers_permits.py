@@ -39,7 +39,8 @@ async def process(valkey: str) -> AsyncIterator[Callable[[], Turns]]:
 def a_run(run_id: str = "r1", *, skills: Any = None, **limits: Any) -> Run:
     """What turns ask of a run, without a server that knows it."""
     made = SimpleNamespace(
-        manifest=SimpleNamespace(run_id=run_id, rejudged_from=None),
+        manifest=SimpleNamespace(run_id=run_id),
+        source_of_answers=lambda spec: None,
         settings=ModelSettings(limits={MODEL: Limits(**limits)}),
         halted=asyncio.Event(),
         skills=skills or {},

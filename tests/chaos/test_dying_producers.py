@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ def a_plan(stage: Stage, name: str) -> plans.Plan:
         skill_path=stage.folder / "skill",
         models=(stage.model,),
     )
-    return plans.make(options, now=datetime(2026, 1, 1, tzinfo=UTC), run_id=name)
+    return plans.make(options, run_id=name)
 
 
 def steps_of_submitting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
