@@ -132,14 +132,7 @@ class Plan:
             skill_id=self.suite.skill_id,
             task_suite=str(self.suite.path),
             tasks=tuple(
-                TaskInfo(
-                    id=task.id,
-                    tier=task.tier,
-                    tags=task.tags,
-                    judge=task.judge.type,
-                    should_trigger=task.should_trigger,
-                )
-                for task in self.suite.tasks
+                TaskInfo(**{**part(task, TaskInfo), "judge": task.judge.type}) for task in self.suite.tasks
             ),
             candidates=tuple(
                 CandidateInfo(

@@ -79,13 +79,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
 
 def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     """Run it to its end and bring everything home; raises Interrupted when it was stopped."""
-
-    def bring(store: Store) -> Reuse:
-        _note_grounds(made, where.places)
-        unanswered = _bring(made, where.places, store)
-        return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
-
-    return evaluate.evaluate(made, where, bring)
+    return evaluate.evaluate(made, where, lambda store: _bring(made, where.places, store))
 
 
 def _note_grounds(made: Plan, places: Places) -> None:
@@ -162,8 +156,9 @@ def _arms(ran: list[Artifact]) -> tuple[PlannedArm, ...]:
     return (*([] if ran[0].baseline == "none" else [PlannedArm("baseline")]), *candidates)
 
 
-def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]:
-    """Put the completions and agents' files on the server; returns the records of attempts that have none."""
+def _bring(made: Plan, places: Places, store: Store) -> Reuse:
+    """Put the completions and agents' files on the server; attempts that have none are not made again."""
+    _note_grounds(made, places)
     earlier = made.rejudged_from
     assert earlier is not None
     kept = Workspaces(places.workspaces(earlier))
@@ -187,7 +182,8 @@ def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]
 
     store.put_stored(made.run_id, answers())
     missing = (index for index in range(made.grid.attempts) if index not in seen)
-    return {**unanswered, **{index: _missing(made, index) for index in missing}}
+    unanswered |= {index: _missing(made, index) for index in missing}
+    return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
 
 
 def _paid_before(record: AttemptRecord) -> AttemptRecord:
