@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +27,7 @@ from workers.models.choose import asked, is_agent, is_simulated, mounts_skills, 
 from workers.models.prices import first_estimate
 from workers.store import bundles
 from workers.store.bundles import Bundle
-from workers.store.messages import Arm, Grid, Manifest, Task, WorkerSettings
+from workers.store.messages import Arm, Cell, Grid, Manifest, Task, WorkerSettings
 
 if TYPE_CHECKING:
     from aggregate.artifact.model import Artifact
@@ -80,7 +80,6 @@ class Plan:
     """
 
     run_id: str
-    created_at: str
     options: RunSettings
     suite: Suite
     arms: tuple[PlannedArm, ...]
@@ -93,6 +92,7 @@ class Plan:
     rejudged_from: str | None = None
     baseline_kind: Baseline | None = None
     blessed: Blessed | None = None
+    created_at: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
     @property
     def grid(self) -> Grid:
@@ -132,14 +132,7 @@ class Plan:
             skill_id=self.suite.skill_id,
             task_suite=str(self.suite.path),
             tasks=tuple(
-                TaskInfo(
-                    id=task.id,
-                    tier=task.tier,
-                    tags=task.tags,
-                    judge=task.judge.type,
-                    should_trigger=task.should_trigger,
-                )
-                for task in self.suite.tasks
+                TaskInfo(**{**part(task, TaskInfo), "judge": task.judge.type}) for task in self.suite.tasks
             ),
             candidates=tuple(
                 CandidateInfo(
@@ -159,6 +152,18 @@ class Plan:
             baseline_run_id=self.blessed.run_id if self.blessed else None,
             warnings=self.warnings,
         )
+
+    def placed(self, records: Iterable[AttemptRecord]) -> Iterator[tuple[int, AttemptRecord]]:
+        """The records of a recording or another run that are of attempts of this plan, each with its index here."""
+        tasks = {task.id: number for number, task in enumerate(self.suite.tasks)}
+        arms = {arm.name: number for number, arm in enumerate(self.arms)}
+        models = {model: number for number, model in enumerate(self.options.models)}
+        for record in records:
+            model = record.model or ""
+            known = record.task in tasks and record.arm in arms and model in models
+            if known and record.attempt <= self.options.pass_k:
+                cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
+                yield self.grid.index(cell), record
 
     def _baseline_kind(self) -> Baseline:
         if self.baseline_kind is not None:
@@ -181,7 +186,6 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     hidden = _not_for_agents(options, whole)
     arms, not_run, source = _pipeline(options, hidden) if options.ranking else _standalone(options, hidden)
-    moment = datetime.now(UTC)
     warnings = [
         *suite.warnings,
         *(text for arm in arms if arm.skill for text in arm.skill.warnings),
@@ -191,8 +195,7 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
     _check_simulation(options, suite)
     _check_prices(options, suite)
     return Plan(
-        run_id=run_id or new_run_id(moment),
-        created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        run_id=run_id or new_run_id(),
         options=options,
         suite=suite,
         arms=tuple(arms),
@@ -205,9 +208,9 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
     )
 
 
-def new_run_id(now: datetime) -> str:
+def new_run_id() -> str:
     """Sorts by time, and is unlike any other."""
-    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 _Arms = tuple[list[PlannedArm], list[PlannedArm], Source]

@@ -126,11 +126,8 @@ class Places:
     def report(self, artifact: Artifact, name: str = "report.html", *, several: bool) -> Path:
         """Where a report of a run is, or of one of its several candidates, whether it has been written or not."""
         path = self.root / "runs" / file_name(artifact.run_id) / name
-        return (
-            path.with_stem(f"{path.stem}-{file_name(artifact.candidate_id or artifact.arm)}")
-            if several
-            else path
-        )
+        candidate = file_name(artifact.candidate_id or artifact.arm)
+        return path.with_stem(f"{path.stem}-{candidate}") if several else path
 
     def embedded(self, run_id: str) -> Path:
         return self.root / "embedded" / check_run_id(run_id)

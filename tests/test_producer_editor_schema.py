@@ -14,11 +14,11 @@ from jsonschema import Draft202012Validator
 from running import uplift
 from suites import TASK, a_fixture, a_task
 
-from producer.suites import editor_schema, suite
+from producer.suites import rules, suite
 from producer.suites.rules import JUDGE_TYPES
 
 REPOSITORY = Path(__file__).parent.parent
-VALIDATOR = Draft202012Validator(editor_schema.schema())
+VALIDATOR = Draft202012Validator(json.loads(rules.schema_text()))
 # What only `validate` can know: whether files exist, schemas and patterns work, names repeat, and how YAML was written.
 BEYOND = (
     *("does not exist", "leaves fixtures/", "cannot be used", "not a regular expression", "times at least"),
@@ -43,25 +43,25 @@ def both_say(folder: Path, text: str) -> tuple[bool, bool, list[str]]:
 
 
 def test_the_published_file_is_the_one_that_the_code_makes() -> None:
-    assert (REPOSITORY / "docs" / editor_schema.FILE_NAME).read_text(
-        encoding="utf-8"
-    ) == editor_schema.text(), "write it anew: uplift validate --schema > docs/suite.schema.json"
+    assert (REPOSITORY / "docs" / rules.SCHEMA_FILE).read_text(encoding="utf-8") == rules.schema_text(), (
+        "write it anew: uplift validate --schema > docs/suite.schema.json"
+    )
 
 
 def test_the_command_prints_it(tmp_path: Path) -> None:
     done = uplift("validate", "--schema", cwd=tmp_path)
-    assert (done.code, done.out) == (0, editor_schema.text())
+    assert (done.code, done.out) == (0, rules.schema_text())
 
 
 def test_it_is_a_json_schema_and_knows_every_judge() -> None:
-    Draft202012Validator.check_schema(editor_schema.schema())
-    text = editor_schema.text()
+    Draft202012Validator.check_schema(json.loads(rules.schema_text()))
+    text = rules.schema_text()
     assert all(json.dumps(name) in text for name in JUDGE_TYPES)
 
 
 def test_the_page_about_the_format_names_every_field() -> None:
     page = (REPOSITORY / "docs" / "suite-format.md").read_text(encoding="utf-8")
-    made = editor_schema.schema()
+    made = json.loads(rules.schema_text())
     names = {name for part in [made, *made["$defs"].values()] for name in part["properties"]}
     assert {"skill_id", "should_trigger", "should_match", "oracle_file"} <= names
     assert [name for name in sorted(names) if name not in page] == []

@@ -9,7 +9,8 @@ from rich.console import Console
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
 from producer.display.progress import LiveView, cost, line, wants_plain_lines
-from producer.display.snapshot import InFlight, View, Worker, WorkerActivity, difference, share
+from producer.display.snapshot import InFlight, View, WorkerActivity, difference, share
+from workers.process.heartbeat import Beat
 from workers.store.run_store import Progress
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202etxt.exe\u200b\r\nsecond line [red]markup[/red]"
@@ -38,7 +39,9 @@ def a_view(baseline=None, candidate=None, *, in_flight=12, spent=1.5, **fields):
 def an_inside(**fields):
     fields.setdefault("in_flight", {"anthropic:some-model": 12})
     fields.setdefault("slowest", tuple(a_slow_one(seconds=30.0 - number) for number in range(8)))
-    fields.setdefault("workers", (Worker("host-a:1", 6, 5.0, 200), Worker("host-b:2", 6, 5.0, 300)))
+    fields.setdefault(
+        "workers", (Beat("host-a:1", {0: 6}, (), 5.0, 200), Beat("host-b:2", {0: 6}, (), 5.0, 300))
+    )
     return WorkerActivity(**fields)
 
 
@@ -152,7 +155,7 @@ def test_hostile_names_cannot_move_the_cursor_or_bring_markup(width):
         inside=an_inside(
             in_flight={HOSTILE: 3, HOSTILE + "2": 4},
             slowest=(a_slow_one(HOSTILE, HOSTILE),),
-            workers=(Worker(HOSTILE, 1, 1.0, 1), Worker(HOSTILE, 1, 1.0, 1)),
+            workers=(Beat(HOSTILE, {0: 1}, (), 1.0, 1), Beat(HOSTILE, {0: 1}, (), 1.0, 1)),
         ),
     )
     shown = "\n".join([*drawn(view, width, 40), line(view)])

@@ -178,7 +178,7 @@ def test_only_answers_are_judged_again_and_everything_else_keeps_its_outcome(tmp
     ]
     made, places = a_run(tmp_path, *records)
     plan = rejudging.plan([made], places, RunSettings())
-    kept = rejudging._bring(plan, places, Store(client))
+    kept = rejudging._bring(plan, places, Store(client)).cached
     assert {(one.task, one.arm): one.outcome for one in kept.values()} == {
         ("task-0", "candidate"): "timeout",
         ("task-1", "candidate"): "error",
@@ -193,7 +193,7 @@ def test_what_a_failed_model_has_used_is_no_answer_to_judge(tmp_path, client):
     paid = Completion(input_tokens=1000, output_tokens=7, cost_usd=0.01)
     made, places = a_run(tmp_path, a_record("task-0", outcome="error", error="refused", completion=paid))
     plan = rejudging.plan([made], places, RunSettings())
-    kept = rejudging._bring(plan, places, Store(client))
+    kept = rejudging._bring(plan, places, Store(client)).cached
     assert [one.error for one in kept.values() if one.task == "task-0" and one.completion] == ["refused"]
     assert client.hlen(f"uplift:{plan.run_id}:stored") == 0
 

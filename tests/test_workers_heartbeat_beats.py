@@ -83,7 +83,7 @@ def test_a_display_names_the_slowest_of_all_workers_and_adds_up_their_counts(cli
     ]
     assert inside.in_flight == {"one": 1, "two": 1}
     assert inside.retries == 2
-    assert [one.name for one in inside.workers] == ["a", "b"]
+    assert [beat.worker for beat in inside.workers] == ["a", "b"]
 
 
 def test_looking_often_asks_the_server_for_the_inside_once_a_second(client):

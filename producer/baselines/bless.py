@@ -27,7 +27,6 @@ from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places
 from producer.suites import suite
 from workers.models.choose import agent_version
-from workers.store.messages import Cell
 
 if TYPE_CHECKING:
     _Record = AttemptRecord
@@ -162,21 +161,14 @@ def with_baseline(plan: Plan, path: Path) -> Plan:
     )
 
 
-def baseline_records(plan: Plan) -> dict[int, AttemptRecord]:
-    """The blessed records by the index that each has in a plan."""
-    assert plan.blessed is not None
-    tasks = {task.id: number for number, task in enumerate(plan.suite.tasks)}
-    models = {model: number for number, model in enumerate(plan.options.models)}
-    arm = next(number for number, arm in enumerate(plan.arms) if arm.name == "baseline")
-    records = {}
-    for record in plan.blessed.records:
-        model = record.model or ""
-        if record.task in tasks and model in models and record.attempt <= plan.options.pass_k:
-            number = tasks[record.task]
-            index = plan.grid.index(Cell(number, models[model], arm, record.attempt))
-            today = served(record, run_id=plan.run_id, task=plan.suite.tasks[number])
-            records[index] = today.model_copy(update={"arm": "baseline"})
-    return records
+def baseline_records(plan: Plan, blessed: Blessed) -> dict[int, AttemptRecord]:
+    """The blessed records by the index that each has in a plan, as records of its baseline whatever the file says."""
+    tasks = plan.suite.tasks
+    records = (record.model_copy(update={"arm": "baseline"}) for record in blessed.records)
+    return {
+        index: served(record, run_id=plan.run_id, task=tasks[plan.grid.cell(index).task])
+        for index, record in plan.placed(records)
+    }
 
 
 def _complete(places: Places, artifact: Artifact) -> dict[str, list[AttemptRecord]]:

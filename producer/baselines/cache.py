@@ -164,7 +164,7 @@ def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Re
     if folder is not None and not only_look:
         comparisons = _comparisons(plan, BaselineCache(folder), {0: blessed.digest}, now)
     told = f"baseline attempts come from run {blessed.run_id}, which was blessed"
-    return Reuse(cached=baseline_records(plan), comparisons=comparisons, told=told)
+    return Reuse(cached=baseline_records(plan, blessed), comparisons=comparisons, told=told)
 
 
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:

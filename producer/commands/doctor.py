@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggregate.text.formats import counted
-from producer.commands.flags import Broker, Insecure, Json, option, print_json
+from producer.commands.flags import Json, option, print_json
 
 if TYPE_CHECKING:
     from producer.settings.config_file import Config
@@ -23,9 +23,9 @@ def doctor(
             "--config", metavar="FILE", help="Settings to look at. [default: as for other commands]"
         ),
     ] = None,
-    broker: Broker = None,
+    broker: Annotated[str | None, option("broker")] = None,
     state_root: Annotated[Path | None, option("state_root")] = None,
-    insecure: Insecure = False,
+    insecure: Annotated[bool, option("insecure")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what is set and where it came from, and check server, workers, versions, sandbox, programs and keys.

@@ -102,14 +102,9 @@ class Grouped(TyperCommand):
                 formatter.write_dl(records)
 
 
-StateRoot = Annotated[Path, option("state_root")]
-Broker = Annotated[str | None, option("broker")]
-BrokerOfRun = Annotated[str | None, option("broker", "only runs of this state root are known")]
-NeededBroker = Annotated[str | None, option("broker", "none: this command starts no server")]
-Insecure = Annotated[bool, option("insecure")]
-InFlight = Annotated[int | None, option("in_flight")]
-Agents = Annotated[int | None, option("agents")]
-InFlightOfRun = Annotated[int | None, option("in_flight", "as in the run")]
+takes_place = takes_settings(
+    "state_root", "broker", "insecure", unset={"broker": "only runs of this state root are known"}
+)
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and no table.", rich_help_panel="Output")
 ]

@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from producer.commands.evaluate import printing, report_and_exit, run_context
-from producer.commands.flags import (
-    BrokerOfRun,
-    ConfigFile,
-    Insecure,
-    Json,
-    Quiet,
-    RunId,
-    StateRoot,
-    WholeArtifact,
-    options,
-    takes_settings,
-)
-from producer.state_root import DEFAULT_STATE_ROOT
+from producer.commands.flags import Json, Quiet, RunId, WholeArtifact, options, takes_place, takes_settings
 
 if TYPE_CHECKING:
     from producer.runs.reports import Format
 
 
+@takes_place
 def report(
+    context: typer.Context,
     run_id: RunId,
     html: Annotated[
         bool, typer.Option("--html", help="One HTML page that needs no network. This is the default.")
@@ -52,10 +42,7 @@ def report(
         Path | None,
         typer.Option("--records", help="The run's records as JSONL, where they are not in the state root."),
     ] = None,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    config: ConfigFile = None,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
+    **flags: Any,
 ) -> None:
     """Write reports of a finished run and print their paths.
 
@@ -70,24 +57,23 @@ def report(
         >> "$GITHUB_STEP_SUMMARY"
     """
     from producer.runs import collect, reports
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
-    places = Places(state_root)
-    flags = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
-    formats: list[Format] = [form for form in reports.FORMATS if flags[form]] or ["html"]
-    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    where = run_context(options(context, flags))
+    asked = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
+    formats: list[Format] = [form for form in reports.FORMATS if asked[form]] or ["html"]
+    artifacts = collect.find(where.places, check_run_id(run_id), where.broker)
     for form in formats:
         if output is not None and str(output) == "-":
             for artifact in artifacts:
-                typer.echo(reports.text(artifact, places, form, records), nl=False)
+                typer.echo(reports.text(artifact, where.places, form, records), nl=False)
             continue
         place = (
             output / reports.FORMATS[form][0]
             if output and len(formats) > 1 and len(artifacts) == 1
             else output
         )
-        for path in reports.write(artifacts, places, form, records=records, output=place):
+        for path in reports.write(artifacts, where.places, form, records=records, output=place):
             typer.echo(path)
 
 
@@ -195,7 +181,9 @@ def rejudge(
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
+@takes_place
 def bless(
+    context: typer.Context,
     run_id: RunId,
     candidate_id: Annotated[
         str | None,
@@ -205,10 +193,7 @@ def bless(
         Path | None,
         typer.Option("--output", help="The file to write. [default: <state-root>/runs/RUN/baseline.json]"),
     ] = None,
-    state_root: StateRoot = DEFAULT_STATE_ROOT,
-    broker: BrokerOfRun = None,
-    insecure: Insecure = False,
-    config: ConfigFile = None,
+    **flags: Any,
 ) -> None:
     """Write a run's candidate as a baseline file, for `evaluate --baseline-artifact FILE`, and print its path.
 
@@ -220,18 +205,17 @@ def bless(
     from aggregate.text.files import write_text
     from producer.baselines import bless as blessing
     from producer.runs import collect
-    from producer.server.connect import broker_url
-    from producer.state_root import Places, check_run_id
+    from producer.state_root import check_run_id
 
-    places = Places(state_root)
-    artifacts = collect.find(places, check_run_id(run_id), broker_url(broker, insecure=insecure))
+    where = run_context(options(context, flags))
+    artifacts = collect.find(where.places, check_run_id(run_id), where.broker)
     artifact = blessing.choose(artifacts, candidate_id)
-    blessed, warnings = blessing.bless(artifact, places)
+    blessed, warnings = blessing.bless(artifact, where.places)
     for text in warnings:
         typer.echo(f"uplift: {text}", err=True)
     if artifact.verdict == "fail":
         typer.echo(f"uplift: run {run_id} has verdict fail; blessed all the same", err=True)
-    path = write_text(blessing.dumps(blessed), output or places.run(run_id) / "baseline.json")
+    path = write_text(blessing.dumps(blessed), output or where.places.run(run_id) / "baseline.json")
     tasks = len(blessed.grounds.tasks)
     typer.echo(
         f"uplift: {tasks} tasks, {len(blessed.records)} attempts of run {run_id} are a baseline", err=True

@@ -8,14 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from producer.commands.evaluate import report_and_exit, run_context
-from producer.commands.flags import InFlightOfRun, Json, Quiet, RunId, options, print_json, takes_settings
+from producer.commands.flags import Json, Quiet, RunId, option, options, print_json, takes_place
 from producer.state_root import check_run_id
 
-_PLACE = ("state_root", "broker", "insecure")
-_takes_place = takes_settings(*_PLACE, unset={"broker": "only runs of this state root are known"})
 
-
-@_takes_place
+@takes_place
 def runs(
     context: typer.Context,
     delete: Annotated[
@@ -54,7 +51,7 @@ def runs(
         run_list.show(rows)
 
 
-@_takes_place
+@takes_place
 def status(
     context: typer.Context,
     run_id: RunId,
@@ -75,7 +72,7 @@ def status(
         run_status.show(facts)
 
 
-@_takes_place
+@takes_place
 def show(
     context: typer.Context,
     run_id: RunId,
@@ -98,7 +95,7 @@ def show(
     typer.echo(run_list.attempt_texts(records), nl=False)
 
 
-@_takes_place
+@takes_place
 def watch(
     context: typer.Context,
     run_id: RunId,
@@ -119,7 +116,7 @@ def watch(
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
-@_takes_place
+@takes_place
 def cancel(
     context: typer.Context,
     run_id: RunId,
@@ -138,12 +135,12 @@ def cancel(
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
 
-@takes_settings(*_PLACE)
+@takes_place
 def resume(
     context: typer.Context,
     run_id: RunId,
     # Under other names than the settings': a config is for runs that start.
-    new_in_flight: InFlightOfRun = None,
+    new_in_flight: Annotated[int | None, option("in_flight", "as in the run")] = None,
     new_budget: Annotated[
         float | None,
         typer.Option("--budget-usd", metavar="SUM", help="Another budget, in USD, for a run that has one."),

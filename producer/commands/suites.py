@@ -133,9 +133,9 @@ def validate(
     Example: uplift validate suites/*.yaml
     """
     if schema:
-        from producer.suites.editor_schema import text
+        from producer.suites.rules import schema_text
 
-        typer.echo(text(), nl=False)
+        typer.echo(schema_text(), nl=False)
         return
     if not suites:
         raise typer.BadParameter("give the suites to check, for example uplift validate suite.yaml")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from producer.commands.flags import Agents, ConfigFile, InFlight, Insecure, NeededBroker
+from producer.commands.flags import options, takes_settings
+
+_NO_SERVER = {"broker": "none: this command starts no server"}
 
 
+@takes_settings("broker", "in_flight", "agents", "insecure", unset=_NO_SERVER)
 def worker(
-    broker: NeededBroker = None,
-    in_flight: InFlight = None,
-    agents: Agents = None,
+    context: typer.Context,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
     ] = "warning",
@@ -36,8 +37,7 @@ def worker(
             help="Address to serve them on; others than loopback need a bearer token in UPLIFT_METRICS_TOKEN.",
         ),
     ] = "127.0.0.1",
-    insecure: Insecure = False,
-    config: ConfigFile = None,
+    **flags: Any,
 ) -> None:
     """Run a worker for a shared broker; start as many as you like, on as many machines.
 
@@ -47,11 +47,11 @@ def worker(
     Example: uplift worker --broker redis://:password@queue.internal:6379/0
     """
     from producer.server.connect import broker_url, open_server
-    from producer.settings.run_settings import RunSettings
     from workers.store.keys import redacted
     from workers.store.redis_client import check
 
-    url = broker_url(broker, insecure=insecure)
+    settings = options(context, flags)
+    url = broker_url(settings.broker, insecure=settings.insecure)
     if url is None:
         raise typer.BadParameter(
             "give the broker's address, for example --broker redis://127.0.0.1:6379/0, or set UPLIFT_BROKER"
@@ -59,7 +59,7 @@ def worker(
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"--log-level is {log_level!r}; give debug, info, warning or error")
     os.environ["UPLIFT_BROKER"] = url
-    os.environ.update(RunSettings.checked({"in_flight": in_flight, "agents": agents}).private_worker)
+    os.environ.update(settings.private_worker)
     _ask_for_metrics(metrics_port, metrics_address)
     for warning in check(open_server(url).store.client):
         typer.echo(f"uplift: {warning}", err=True)
@@ -90,8 +90,9 @@ def _ask_for_metrics(port: int | None, address: str) -> None:
         raise typer.BadParameter(str(problem)) from None
 
 
+@takes_settings("broker", "insecure", unset=_NO_SERVER)
 def monitor(
-    broker: NeededBroker = None,
+    context: typer.Context,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 5555,
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="Name to log in with.")] = "uplift",
     password: Annotated[
@@ -110,8 +111,7 @@ def monitor(
             "--address", help="Address to listen on; leave it at loopback unless a proxy guards it."
         ),
     ] = "127.0.0.1",
-    insecure: Insecure = False,
-    config: ConfigFile = None,
+    **flags: Any,
 ) -> None:
     """Start Flower for a broker, on loopback, read-only and behind a password.
 
@@ -125,7 +125,8 @@ def monitor(
     from producer.server.connect import broker_url, open_server
     from workers.models.choose import how_to_install
 
-    url = broker_url(broker, insecure=insecure)
+    settings = options(context, flags)
+    url = broker_url(settings.broker, insecure=settings.insecure)
     if url is None:
         raise typer.BadParameter("give the broker to look at, with --broker URL or UPLIFT_BROKER")
     if find_spec("flower") is None:

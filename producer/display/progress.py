@@ -152,9 +152,10 @@ def _details(view: View, width: int) -> Iterator[tuple[str, Text]]:
         words = f"{_seconds(slow.seconds):>6}  {plain(slow.task, 40)}, {plain(slow.arm, LONGEST_NAME)}"
         words += f", attempt {slow.number}" + (f", {plain(slow.model, LONGEST_NAME)}" if names_models else "")
         yield "" if number else "slowest", Text(words)
-    workers = sorted(view.inside.workers, key=lambda worker: (worker.rate or 0.0, worker.name))
-    for number, worker in enumerate(workers[:MOST_WORKERS] if len(workers) > 1 else ()):
-        words = f"{plain(worker.name, 32)}: {worker.in_flight:,} in flight, {_per_second(worker.rate or 0.0)}"
+    beats = sorted(view.inside.workers, key=lambda beat: (beat.rate or 0.0, beat.worker))
+    for number, beat in enumerate(beats[:MOST_WORKERS] if len(beats) > 1 else ()):
+        in_flight = sum((beat.in_flight or {}).values())
+        words = f"{plain(beat.worker, 32)}: {in_flight:,} in flight, {_per_second(beat.rate or 0.0)}"
         yield "" if number else "at work", Text(words)
 
 

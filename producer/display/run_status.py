@@ -61,17 +61,13 @@ def state_word(state: State) -> str:
 
 def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
     first = artifacts[0]
+    results = ("verdict", "decision", "execution_pass_rate", "baseline_pass_rate", "delta", "reason")
     facts: dict[str, Any] = {
         "run": run_id,
         "state": first.status,
         "created_at": first.created_at,
         "suite": first.task_suite,
-        "verdict": first.verdict,
-        "decision": first.decision,
-        "execution_pass_rate": first.execution_pass_rate,
-        "baseline_pass_rate": first.baseline_pass_rate,
-        "delta": first.delta,
-        "reason": first.reason,
+        **{name: getattr(first, name) for name in results},
         "artifact": first.truth_anchor,
     }
     if len(artifacts) > 1:
@@ -192,9 +188,9 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("retries", f"{facts['retries']:,}"),
         *([("next", facts["next"])] if "next" in facts else []),
     ]
-    for one in facts["slowest"][:1]:
-        where = f"{one['task']}, {one['arm']}, attempt {one['number']}"
-        lines.append(("slowest", f"{where}: {one['seconds']:.0f} s"))
+    for attempt in facts["slowest"][:1]:
+        where = f"{attempt['task']}, {attempt['arm']}, attempt {attempt['number']}"
+        lines.append(("slowest", f"{where}: {attempt['seconds']:.0f} s"))
     return lines
 
 

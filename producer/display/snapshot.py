@@ -62,22 +62,15 @@ class InFlight:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """A worker that has taken part: its attempts of this run in flight and, where it is at it, how many a second."""
-
-    name: str
-    in_flight: int
-    rate: float | None
-    done: int
-
-
-@dataclass(frozen=True)
 class WorkerActivity:
-    """What workers do for a run, as they tell it. `done` counts every try; of `unpriced` ones nobody knows the cost."""
+    """What workers do for a run; `workers` has the beats of those that are at it.
+
+    `done` counts every try; of `unpriced` ones nobody knows the cost.
+    """
 
     in_flight: dict[str, int] = field(default_factory=dict)
     slowest: tuple[InFlight, ...] = ()
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[heartbeat.Beat, ...] = ()
     done: int = 0
     retries: int = 0
     unpriced: int = 0
@@ -180,7 +173,7 @@ class Looker:
         self._grid = manifest.grid
         self._clock = clock
         self._begun = clock()
-        self._told = float("-inf")
+        self._looked_at = float("-inf")
         self._inside = WorkerActivity()
         self._pace = heartbeat.Pace(RATE_SECONDS)
         self._rate = 0.0
@@ -189,8 +182,8 @@ class Looker:
     def view(self, progress: Progress, workers: int, *, stopping: bool = False) -> View:
         """The run as it is now; what is inside it may be a second old."""
         now = self._clock()
-        if now - self._told >= INSIDE_SECONDS:
-            self._told, self._inside = now, self._look_inside()
+        if now - self._looked_at >= INSIDE_SECONDS:
+            self._looked_at, self._inside = now, self._look_inside()
             self._rate = self._pace.rate(now, progress.recorded)
         return View(
             run_id=self._manifest.run_id,
@@ -208,23 +201,19 @@ class Looker:
         )
 
     def _look_inside(self) -> WorkerActivity:
-        told = heartbeat.read(self._store.client, self._manifest.run_id)
+        beats = heartbeat.read(self._store.client, self._manifest.run_id)
         in_flight: Counter[int] = Counter()
-        for beat in told:
+        for beat in beats:
             in_flight.update(beat.in_flight or {})
-        longest = sorted((pair for beat in told for pair in beat.slowest), key=lambda pair: -pair[1])
+        longest = sorted((pair for beat in beats for pair in beat.slowest), key=lambda pair: -pair[1])
         return WorkerActivity(
             in_flight={self._manifest.models[model]: count for model, count in sorted(in_flight.items())},
             slowest=tuple(self._named(*pair) for pair in longest[:SHOWN_SLOWEST]),
-            workers=tuple(
-                Worker(beat.worker, sum(beat.in_flight.values()), beat.rate, beat.done)
-                for beat in told
-                if beat.in_flight is not None
-            ),
-            done=sum(beat.done for beat in told),
-            retries=sum(beat.retries for beat in told),
-            unpriced=sum(beat.unpriced for beat in told),
-            spent=sum(beat.spent for beat in told),
+            workers=tuple(beat for beat in beats if beat.in_flight is not None),
+            done=sum(beat.done for beat in beats),
+            retries=sum(beat.retries for beat in beats),
+            unpriced=sum(beat.unpriced for beat in beats),
+            spent=sum(beat.spent for beat in beats),
         )
 
     def _named(self, index: int, seconds: float) -> InFlight:

@@ -20,7 +20,7 @@ import yaml
 from aggregate.text import files
 from judges.errors import UpliftError
 from judges.safe_text import shown
-from producer.suites import editor_schema, json_file, suite, yaml_file
+from producer.suites import json_file, rules, suite, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node, Problem
 from workers.store.messages import Task
 
@@ -256,7 +256,7 @@ def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, A
 
 
 SUITE_NAME = "suite.yaml"
-MODELINE = f"# yaml-language-server: $schema={editor_schema.FILE_NAME}"
+MODELINE = f"# yaml-language-server: $schema={rules.SCHEMA_FILE}"
 _NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]+")
 
 
@@ -319,7 +319,7 @@ def _comment(text: str) -> str:
 
 def _fill(folder: Path, found: Found) -> None:
     (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
-    (folder / editor_schema.FILE_NAME).write_text(editor_schema.text(), encoding="utf-8")
+    (folder / rules.SCHEMA_FILE).write_text(rules.schema_text(), encoding="utf-8")
     for name, data in found.fixtures.items():
         place = folder / "fixtures" / name
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -158,8 +158,7 @@ def _in_one_pass(
     if lost := workspaces.save(store):
         artifacts = [artifact.with_warning(lost) for artifact in artifacts]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
-    several = len(artifacts) > 1
-    written = [write(artifact, notes, places, several=several) for artifact in artifacts]
+    written = write(artifacts, notes, places)
     try:
         pages.write(written, places.tasks(run_id))
     except OSError:
@@ -170,7 +169,7 @@ def _in_one_pass(
         lost = (
             f"the report page could not be made ({why}); try again with: {places.command('report', run_id)}"
         )
-        written = [write(artifact.with_warning(lost), notes, places, several=several) for artifact in written]
+        written = write([artifact.with_warning(lost) for artifact in written], notes, places)
     store.touch(run_id, KEEP_DAYS)
     return written
 
@@ -198,8 +197,13 @@ def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
         return collect(server.store, run, ended, places, broker)
 
 
-def write(artifact: Artifact, notes: Notes, places: Places, *, several: bool) -> Artifact:
-    """Write one artifact, and a trace beside it where it failed; an earlier ending's trace goes."""
+def write(artifacts: list[Artifact], notes: Notes, places: Places) -> list[Artifact]:
+    """Write a run's artifacts, and a trace beside each that failed; an earlier ending's trace goes."""
+    several = len(artifacts) > 1
+    return [_write(artifact, notes, places, several=several) for artifact in artifacts]
+
+
+def _write(artifact: Artifact, notes: Notes, places: Places, *, several: bool) -> Artifact:
     run_id, candidate = artifact.run_id, artifact.candidate_id if several else None
     path = places.artifact(run_id, artifact.source_run_id, candidate)
     if notes.output is not None:

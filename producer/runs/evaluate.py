@@ -118,8 +118,7 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
     check_models(plan, where.broker)
     where.places.check_writable()
     check_output(plan.options.output, several=len(plan.info().candidates) > 1)
-    may_reuse = plan.blessed or plan.options.baseline_cache_dir
-    reuse = look_up(plan, time.time()) if may_reuse else Reuse()
+    reuse = look_up(plan, time.time())
     where.places.write_notes(
         Notes(
             run_id=plan.run_id,
@@ -171,8 +170,7 @@ def nothing_run(plan: Plan, places: Places) -> list[Artifact]:
     places.check_writable()
     info = plan.info().model_copy(update={"status": "skipped", "planned_attempts": 0})
     notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
-    artifacts = build.build(info, [])
-    return [write(artifact, notes, places, several=len(artifacts) > 1) for artifact in artifacts]
+    return write(build.build(info, []), notes, places)
 
 
 def supervise(arguments: list[str], run_id: str, places: Places) -> None:

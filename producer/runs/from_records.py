@@ -59,7 +59,7 @@ def aggregate_file(path: Path, places: Places, options: RunSettings) -> list[Art
         if exists(path) and run_of(path) != info.run_id:
             raise InvalidOption(f"{path} is the result of another run; give another --state-root")
     notes = Notes(run_id=info.run_id, output=str(output) if output else None)
-    written = [write(artifact, notes, places, several=len(artifacts) > 1) for artifact in artifacts]
+    written = write(artifacts, notes, places)
     csv_tables.write_exports(info, collected, folder)
     return written
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregate.artifact.model import Artifact
@@ -24,11 +23,9 @@ from producer.plan import Plan, PlannedArm, Source
 from producer.runs import evaluate
 from producer.runs.collect import Workspaces
 from producer.runs.evaluate import RunContext
-from producer.runs.submit import placed
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Places
 from producer.suites import suite as suites
-from producer.suites import suite as task_remarks
 from producer.suites.suite import Suite
 from workers.models.choose import parse
 from workers.store.messages import Task
@@ -62,10 +59,8 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
     options = _options(first, places, wishes)
     whole = _suite(first, wishes)
     suite, warnings = _known_tasks(whole, places, earlier)
-    moment = datetime.now(UTC)
     return Plan(
-        run_id=run_id or plans.new_run_id(moment),
-        created_at=moment.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        run_id=run_id or plans.new_run_id(),
         options=options,
         suite=suite,
         arms=_arms(ran),
@@ -84,13 +79,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
 
 def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     """Run it to its end and bring everything home; raises Interrupted when it was stopped."""
-
-    def bring(store: Store) -> Reuse:
-        _note_grounds(made, where.places)
-        unanswered = _bring(made, where.places, store)
-        return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
-
-    return evaluate.evaluate(made, where, bring)
+    return evaluate.evaluate(made, where, lambda store: _bring(made, where.places, store))
 
 
 def _note_grounds(made: Plan, places: Places) -> None:
@@ -140,7 +129,7 @@ def _known_tasks(suite: Suite, places: Places, earlier: str) -> tuple[Suite, lis
             remarks[task.id] = f"run {earlier} has no completions of this task; left out"
         elif is_other_question(task, asked[task.id]):
             remarks[task.id] = f"the completions of run {earlier} answer an earlier version of this prompt"
-    warnings = task_remarks.located(suite.path, remarks)
+    warnings = suites.located(suite.path, remarks)
     if dropped := len(asked) - len(kept):
         warnings.append(f"{suite.path}: {dropped} tasks of run {earlier} are not in this suite; left out")
     return replace(suite, tasks=kept), warnings
@@ -167,8 +156,9 @@ def _arms(ran: list[Artifact]) -> tuple[PlannedArm, ...]:
     return (*([] if ran[0].baseline == "none" else [PlannedArm("baseline")]), *candidates)
 
 
-def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]:
-    """Put the completions and agents' files on the server; returns the records of attempts that have none."""
+def _bring(made: Plan, places: Places, store: Store) -> Reuse:
+    """Put the completions and agents' files on the server; attempts that have none are not made again."""
+    _note_grounds(made, places)
     earlier = made.rejudged_from
     assert earlier is not None
     kept = Workspaces(places.workspaces(earlier))
@@ -176,7 +166,7 @@ def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]
     unanswered: dict[int, AttemptRecord] = {}
 
     def answers() -> Iterator[tuple[int, AttemptRecord]]:
-        for index, record in placed(made, map(_paid_before, read_jsonl(places.records(earlier)))):
+        for index, record in made.placed(map(_paid_before, read_jsonl(places.records(earlier)))):
             seen.add(index)
             said = record.completion
             # A model that failed tells what it has used, which is no answer.
@@ -192,7 +182,8 @@ def _bring(made: Plan, places: Places, store: Store) -> dict[int, AttemptRecord]
 
     store.put_stored(made.run_id, answers())
     missing = (index for index in range(made.grid.attempts) if index not in seen)
-    return {**unanswered, **{index: _missing(made, index) for index in missing}}
+    unanswered |= {index: _missing(made, index) for index in missing}
+    return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
 
 
 def _paid_before(record: AttemptRecord) -> AttemptRecord:

@@ -60,16 +60,11 @@ def write(
 
 def text(artifact: Artifact, places: Places, form: Format, records: Path | None) -> str:
     """A one-file format as text, for standard output."""
-    from aggregate.report import junit, markdown
-
     material = _material(artifact, places, records)
-    match form:
-        case "md":
-            return markdown.text(material)
-        case "junit":
-            return junit.text(material)
-        case _:
-            raise NoReport(f"--output - prints text; {form} writes files: give it a path")
+    if form not in ("md", "junit"):
+        raise NoReport(f"--output - prints text; {form} writes files: give it a path")
+    writer = import_module(f"aggregate.report.{FORMATS[form][1]}")
+    return str(writer.text(material))
 
 
 def _material(artifact: Artifact, places: Places, records: Path | None) -> Material:

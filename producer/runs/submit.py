@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 
-from aggregate.records.record import AttemptRecord
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
@@ -22,7 +21,7 @@ from workers.rounds.finish import aggregate, finish
 from workers.rounds.publish import next_end, publish_round
 from workers.store import redis_client
 from workers.store.keys import LANES, TURN, waiting_keys
-from workers.store.messages import Cell, ModelSettings
+from workers.store.messages import ModelSettings
 from workers.store.redis_client import AWAY
 from workers.store.run_store import State, Store, StoredRun
 
@@ -117,24 +116,11 @@ def submit(
     for bundle in plan.bundles:
         store.put_bundle(bundle.digest, bundle.data)
     if plan.recorded:
-        store.put_stored(plan.run_id, placed(plan, plan.recorded))
+        store.put_stored(plan.run_id, plan.placed(plan.recorded))
     info = plan.info(baseline_reuse_count=reuse.comparisons)
     run = store.create(plan.manifest(lane), info, plan.suite.tasks, reuse.cached)
     go_on(server, run, resume=resume)
     return run
-
-
-def placed(plan: Plan, records: Iterable[AttemptRecord]) -> Iterator[tuple[int, AttemptRecord]]:
-    """The records of a recording or an earlier run that are of attempts of this plan, each with its index there."""
-    tasks = {task.id: number for number, task in enumerate(plan.suite.tasks)}
-    arms = {arm.name: number for number, arm in enumerate(plan.arms)}
-    models = {model: number for number, model in enumerate(plan.options.models)}
-    for record in records:
-        model = record.model or ""
-        known = record.task in tasks and record.arm in arms and model in models
-        if known and record.attempt <= plan.options.pass_k:
-            cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
-            yield plan.grid.index(cell), record
 
 
 def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: float = INSIST_SECONDS) -> int:

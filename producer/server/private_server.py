@@ -153,8 +153,9 @@ def _can_hold_a_run(binary: str) -> bool:
 def serving(folder: Path, *, public: bool = True) -> Iterator[Local]:
     """A private server whose data is in `folder`, for as long as the block runs; others can join a public one."""
     with holding(folder):
-        local = _serve(folder)
+        local = _start_server(folder)
         try:
+            _await_answer(local)
             if public:
                 write_text(json.dumps({"url": local.url, "pid": os.getpid()}), folder / "address.json")
             yield local
@@ -227,7 +228,7 @@ def holding(folder: Path) -> Iterator[None]:
         yield
 
 
-def _serve(folder: Path) -> Local:
+def _start_server(folder: Path) -> Local:
     socket = _socket_path()
     options = {
         "port": "0",
@@ -244,14 +245,7 @@ def _serve(folder: Path) -> Local:
     argv = [server_binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
     # SIGTERM lets the server write its data and remove its socket, even when nobody is left to do so.
     server = _start(argv, signal.SIGTERM, log=folder / "server.log", umask=0o077)
-    url = f"unix://{socket}"
-    local = Local(url, folder, server)
-    try:
-        _await_answer(local)
-    except BaseException:
-        local.stop()
-        raise
-    return local
+    return Local(f"unix://{socket}", folder, server)
 
 
 def _await_answer(local: Local) -> None:

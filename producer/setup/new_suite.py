@@ -25,7 +25,7 @@ from producer.importers.imported import slug
 from producer.skills import skill as skills
 from producer.skills.skill import InvalidSkill
 from producer.state_root import file_name
-from producer.suites import editor_schema
+from producer.suites import rules
 from workers.models.choose import OURS
 
 GIT_SECONDS = 10
@@ -143,7 +143,7 @@ def _files(skill_id: str, description: str) -> Iterator[tuple[str, str]]:
     shown = _shortened(" ".join(description.split())) or _DEFAULT_DESCRIPTION
     for name in _FIXTURES:
         yield f"{FOLDER}/fixtures/{name}", _template(name)
-    yield f"{FOLDER}/{editor_schema.FILE_NAME}", editor_schema.text()
+    yield f"{FOLDER}/{rules.SCHEMA_FILE}", rules.schema_text()
     suite = _template("suite.yaml").replace("@skill_id@", json.dumps(skill_id, ensure_ascii=False))
     yield SUITE, suite.replace("@suite@", SUITE).replace("@skill@", ".").replace("@description@", shown)
 

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from aggregate.text.formats import schema_of
 from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
 from judges.spec import FixturePath, JudgeSpec
 from producer.suites import json_file
@@ -109,6 +110,25 @@ class SuiteRules(_Rules):
     description: str = ""
     defaults: Defaults = Defaults()
     tasks: Annotated[list[Any], Field(min_length=1)]
+
+
+class _WholeSuite(SuiteRules):
+    """A suite: the tasks that a skill is judged by."""
+
+    tasks: Annotated[list[TaskRules], Field(min_length=1)]
+
+
+SCHEMA_FILE = "suite.schema.json"
+
+
+def schema_text() -> str:
+    """The JSON Schema of a suite, made from the types that load suites, as a file for editors and other tools.
+
+    It can say less than `uplift validate`: not that ids are unique, that files exist, that a pattern compiles or
+    that a JSON Schema inside the suite is one. What it rejects, `validate` rejects too.
+    """
+    schema = schema_of(_WholeSuite, "Uplift task suite, version 1.0")
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def broken_rules(root: Node, text: str) -> Iterator[Finding]:
