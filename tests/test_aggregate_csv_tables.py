@@ -41,7 +41,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_the_summary_has_flat_keys_overall_by_model_and_by_tier_each_arm_apart():
     records = some_records()
-    made = csv_tables.summary(RunInfo.from_records(records), records)
+    made = csv_tables.summary(RunInfo.from_records(records), frames.collect(records))
     parts = [made["overall_stats"], made["by_model"]["anthropic:some-model"], made["by_tier"]["T1"]]
     for group in parts:
         assert set(group) == {"candidate", "baseline"}
@@ -63,7 +63,7 @@ def test_the_summary_has_flat_keys_overall_by_model_and_by_tier_each_arm_apart()
 def test_every_file_is_written_and_is_byte_identical_for_any_order_of_records(tmp_path):
     records = some_records()
     info = RunInfo.from_records(records)
-    first = csv_tables.write_exports(info, records, tmp_path / "one")
+    first = csv_tables.write_exports(info, frames.collect(records), tmp_path / "one")
     assert sorted(path.name for path in first) == FILES
     random.Random(3).shuffle(records)
     second = csv_tables.write_exports(
@@ -73,14 +73,14 @@ def test_every_file_is_written_and_is_byte_identical_for_any_order_of_records(tm
 
 
 def test_the_files_exist_with_their_headers_when_there_is_no_record(tmp_path):
-    csv_tables.write_exports(RunInfo.from_records([]), [], tmp_path)
+    csv_tables.write_exports(RunInfo.from_records([]), frames.collect([]), tmp_path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == FILES
     assert (tmp_path / "tasks.csv").read_text(encoding="utf-8").startswith("task,model,arm,tier,judge,n,")
     assert rows_of(tmp_path / "attempts.csv") == []
 
 
 def test_missing_is_an_empty_cell_and_numbers_stay_numbers(tmp_path):
-    csv_tables.write_exports(RunInfo.from_records([]), some_records(), tmp_path)
+    csv_tables.write_exports(RunInfo.from_records([]), frames.collect(some_records()), tmp_path)
     error = next(row for row in rows_of(tmp_path / "attempts.csv") if row["outcome"] == "error")
     assert (error["score"], error["passed"], error["cost_usd"]) == ("", "", "")
     judgment = rows_of(tmp_path / "judgments.csv")[0]
@@ -97,7 +97,7 @@ def test_missing_is_an_empty_cell_and_numbers_stay_numbers(tmp_path):
 def test_no_text_can_start_a_formula(start, tmp_path):
     evil = f"{start}cmd|' /C calc'!A0"
     records = [a_record(evil, details=evil, model=evil, judgments=[{"judge": evil, "details": evil}])]
-    csv_tables.write_exports(RunInfo.from_records(records), records, tmp_path)
+    csv_tables.write_exports(RunInfo.from_records(records), frames.collect(records), tmp_path)
     for name in ("attempts.csv", "judgments.csv", "tasks.csv"):
         for row in rows_of(tmp_path / name):
             assert all(
@@ -148,7 +148,7 @@ def test_the_page_about_numbers_names_every_metric():
 def test_more_groups_than_anyone_reads_are_left_out_and_said():
     records = [a_record(f"t{number}", tier=f"tier-{number}") for number in range(comparison.MOST_GROUPS + 1)]
     info = RunInfo.from_records(records)
-    made = csv_tables.summary(info, records)
+    made = csv_tables.summary(info, frames.collect(records, info.tasks))
     assert made["by_tier"] == {}
     assert made["warnings"] == ["by_tier is left out: 201 groups are more than 200"]
     (built,) = build.build(info, records)
@@ -158,7 +158,7 @@ def test_more_groups_than_anyone_reads_are_left_out_and_said():
 
 def test_thousands_of_attempts_of_one_task_are_summed_up_in_time():
     records = [a_record("t", attempt=number, outcome="failed") for number in range(1, 5001)]
-    made = csv_tables.summary(RunInfo.from_records(records), records)
+    made = csv_tables.summary(RunInfo.from_records(records), frames.collect(records))
     curve = made["overall_stats"]["candidate"]["pass_at"]
     assert list(curve) == [str(k) for k in range(1, 101)]
     assert set(curve.values()) == {0.0}

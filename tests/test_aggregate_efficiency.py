@@ -357,7 +357,7 @@ def test_terminal_markdown_and_page_show_the_same_table(tmp_path: Path):
         (row,) = [line for line in lines if line.startswith("Cost  ")]
         assert row.split() == " ".join(cells).split()
     assert f"| {' | '.join(cells)} |" in markdown.text(a_material(made))
-    assert source.view(a_material(made))["efficiency"][1] == cells
+    assert source.view(made)["efficiency"][1] == cells
     page = html.write(a_material(made), tmp_path / "page.html").read_text()
     assert "What the candidate takes, as a share of the baseline" in page
     assert f"<td>{cells[1]}</td>" in page

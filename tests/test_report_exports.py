@@ -43,6 +43,11 @@ def test_markdown_tells_how_steady_repeated_attempts_are():
     assert "consistency" not in markdown.text(a_run(both_arms({"a": "p"}, {"a": "f"})))
 
 
+def test_a_level_is_never_rounded_up_to_certainty():
+    text = markdown.text(a_run(both_arms({"a": "p"}, {"a": "f"}), baseline_reuse_count=2000))
+    assert "| 99.9975 % interval, tasks like these |" in text
+
+
 def test_markdown_of_a_closed_gate_is_marked_as_failed_whatever_the_verdict():
     records = both_arms({"a": "pp", "b": "pp"}, {"a": "ff", "b": "pp"})
     marks = {gate: markdown.text(a_run(records, gate=gate)).split()[1] for gate in ("verdict", "decision")}

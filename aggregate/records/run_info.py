@@ -149,9 +149,7 @@ class Observer:
         self.run_ids: set[str] = set()
         self.started: str | None = None
         self.attempts: dict[tuple[str, str, str], int] = {}
-        self.tasks: dict[str, TaskInfo] = {}
-        self._said: dict[str, tuple[Any, ...]] = {}
-        self.warnings: set[str] = set()
+        self.tasks: dict[str, set[tuple[Any, ...]]] = {}  # what its records say of each
 
     def watch(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
         """The same records, each noted as it goes by."""
@@ -162,16 +160,17 @@ class Observer:
     def info(self) -> RunInfo:
         """What the records seen so far tell of their run."""
         arms = {arm for _, arm, _ in self.attempts}
+        warnings: list[str] = []
         return RunInfo(
             run_id=_merged_id(self.run_ids),
             created_at=self.started,
             pass_k=max(self.attempts.values(), default=1),
             models=tuple(sorted({model for _, _, model in self.attempts})),
-            tasks=tuple(self.tasks[task] for task in sorted(self.tasks)),
+            tasks=tuple(_merged(task, self.tasks[task], warnings) for task in sorted(self.tasks)),
             candidates=tuple(_candidate(arm) for arm in sorted(arms) if is_candidate(arm))
             or (CandidateInfo(),),
             baseline="skill" if BASELINE in arms else "none",
-            warnings=tuple(sorted(self.warnings)),
+            warnings=tuple(sorted(warnings)),
         )
 
     def _add(self, record: AttemptRecord) -> None:
@@ -182,34 +181,24 @@ class Observer:
             self.run_ids.add(run_id)
         if started and (self.started is None or started < self.started):
             self.started = started
-        # Most records say of their task what the one before said.
         judge = judgments[0].judge if judgments else None
-        said = (tier, tags, judge, should_trigger)
-        if self._said.get(task) != said:
-            self._said[task] = said
-            self.tasks[task] = self._merged(self.tasks.get(task), record, judge)
+        self.tasks.setdefault(task, set()).add((tier, tags, judge, should_trigger))
 
-    def _merged(self, known: TaskInfo | None, record: AttemptRecord, judge: str | None) -> TaskInfo:
-        if known is None:
-            return TaskInfo(
-                id=record.task,
-                tier=record.tier,
-                tags=tuple(sorted(record.tags)),
-                judge=judge,
-                should_trigger=record.should_trigger,
-            )
-        wanted = {known.should_trigger, record.should_trigger} - {None}
-        if len(wanted) > 1:
-            self.warnings.add(f"task {record.task} should trigger and should not; that it should is used")
-        if known.tier and record.tier and known.tier != record.tier:
-            self.warnings.add(f"task {record.task} has more than one tier; the first in order is used")
-        return TaskInfo(
-            id=record.task,
-            tier=min((tier for tier in (known.tier, record.tier) if tier), default=None),
-            tags=tuple(sorted({*known.tags, *record.tags})),
-            judge=min((kind for kind in (known.judge, judge) if kind), default=None),
-            should_trigger=max((one for one in wanted if one is not None), default=None),
-        )
+
+def _merged(task: str, facts: set[tuple[Any, ...]], warnings: list[str]) -> TaskInfo:
+    """A task as all records together tell it; a warning is added where they do not agree."""
+    tiers, tags, judges, triggers = (set(values) - {None, ""} for values in zip(*facts, strict=True))
+    if len(triggers) > 1:
+        warnings.append(f"task {task} should trigger and should not; that it should is used")
+    if len(tiers) > 1:
+        warnings.append(f"task {task} has more than one tier; the first in order is used")
+    return TaskInfo(
+        id=task,
+        tier=min(tiers, default=None),
+        tags=tuple(sorted(set().union(*tags))),
+        judge=min(judges, default=None),
+        should_trigger=max(triggers, default=None),
+    )
 
 
 def _merged_id(run_ids: set[str]) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,22 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from aggregate.artifact.model import TaskResult
+from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL
+from aggregate.report.charts import shift
 from aggregate.report.source import Material, TaskText, Unit, units, view
+from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
-from aggregate.text.formats import clean
+from aggregate.text.formats import clean, plain, shown
 
 _SCRIPTS = ("elements.js", "texts.js", "differences.js", "rows.js", "details.js", "page.js")
 # The end of a script element, or a comment that hides it, must not come out of a string in the data.
 _DANGEROUS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
-def report(view: Mapping[str, Any], index: str, blocks: list[str], *, frames: bool) -> Iterator[str]:
-    """The whole page in pieces: `view` fills the static part, `index` (JSON) and `blocks` are read by the script."""
+def report(artifact: Artifact, index: str, blocks: list[str], *, frames: bool) -> Iterator[str]:
+    """The whole page in pieces; its script reads `index` (JSON) and `blocks`."""
     script, style = f"(() => {{\n{''.join(map(_asset, _SCRIPTS))}}})();", _asset("report.css")
     policy = [
         "default-src 'none'",
@@ -50,46 +52,39 @@ def report(view: Mapping[str, Any], index: str, blocks: list[str], *, frames: bo
     if frames:
         # Only a page whose texts lie in the folder beside it may show those.
         policy.append("frame-src 'self' file:")
-    return (
-        _environment()
-        .get_template("report.html")
-        .generate(
-            view=view,
-            policy="; ".join(policy),
-            script=Markup(script),
-            style=Markup(style),
-            index=Markup(
-                index.translate(_DANGEROUS)
-            ),  # safe inside a script element, whatever its strings hold
-            blocks=blocks,
-        )
+    template = _environment().get_template("report.html")
+    return template.generate(
+        artifact=artifact,
+        view=view(artifact),
+        policy="; ".join(policy),
+        script=Markup(script),
+        style=Markup(style),
+        index=Markup(index.translate(_DANGEROUS)),  # safe inside a script element, whatever its strings hold
+        blocks=blocks,
     )
 
 
 def block(number: int, packed: str) -> str:
     """A small page that hands one block of texts to the report that shows it in a frame."""
     script = _asset("block.js")
-    return (
-        _environment()
-        .get_template("block.html")
-        .render(
-            number=number,
-            packed=packed,
-            policy=f"default-src 'none'; script-src {_hash(script)}",
-            script=Markup(script),
-        )
-    )
+    policy = f"default-src 'none'; script-src {_hash(script)}"
+    template = _environment().get_template("block.html")
+    return template.render(number=number, packed=packed, policy=policy, script=Markup(script))
 
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["shift"] = shift
+    numbers = (formats.in_points, formats.number, formats.rate, formats.signed, formats.usd)
+    environment.filters |= {"plain": plain, **{how.__name__: partial(shown, how=how) for how in numbers}}
+    return environment
 
 
 @cache
@@ -210,6 +205,9 @@ def _cut(value: Any) -> Any:
 
 _LETTERS = {"passed": "p", "failed": "f", "timeout": "t", "error": "e"}
 _DESCRIPTION = 160
+# What the page's script calls the fields of a task's result.
+_SIDE = {"passes": "passes", "judged": "judged", "score": "score"}
+_SIDE |= {"cost": "cost_usd", "ms": "duration_ms", "range": "accuracy_range"}
 Attempts = dict[tuple[str, str, str], list[tuple[int, str, int]]]
 
 
@@ -242,7 +240,8 @@ class Page:
         index = _index(material, self._attempts, prompts, self._blocks.starts, folder)
         self._attempts = {}  # of 100,000 attempts it is 20 MB, and the page is in memory as a whole by now
         with writing(self._path) as file:
-            for piece in report(view(material), index, self._blocks.inline, frames=self._blocks.is_outside):
+            outside = self._blocks.is_outside
+            for piece in report(material.artifact, index, self._blocks.inline, frames=outside):
                 file.write(piece.encode("utf-8", "replace"))
         return self._path
 
@@ -318,12 +317,7 @@ def _side(side: TaskResult | None, attempts: list[tuple[int, str, int]]) -> dict
         return None
     ordered = sorted(attempts)
     return {
-        "passes": side.passes if side else None,
-        "judged": side.judged if side else None,
-        "score": side.score if side else None,
-        "cost": side.cost_usd if side else None,
-        "ms": side.duration_ms if side else None,
-        "range": side.accuracy_range if side else None,
+        **{name: getattr(side, field, None) for name, field in _SIDE.items()},
         "outcomes": "".join(letter for _, letter, _ in ordered),
         "numbers": [number for number, _, _ in ordered],
         "entries": [entry for _, _, entry in ordered],

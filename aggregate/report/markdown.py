@@ -14,12 +14,11 @@ from aggregate.report.source import (
     efficiency,
     errors,
     headline,
-    level,
     metrics,
     units,
 )
 from aggregate.text.files import write_text
-from aggregate.text.formats import MISSING, counted, in_points, plain, rate, shown, usd
+from aggregate.text.formats import MISSING, counted, in_points, level_text, plain, rate, shown, usd
 
 SHOWN_CHANGES = 15
 SHOWN_TASKS = 300  # GitHub cuts a step summary at 1 MiB and a comment at 65,536 characters
@@ -75,7 +74,7 @@ def _table(artifact: Artifact) -> Iterable[str]:
     for label, *cells in metrics(artifact):
         yield f"| {label} | {' | '.join(cells)} |"
         if label == "Attempts passed" and artifact.interval:
-            name = f"{level(artifact.interval.level)} interval, tasks like these"
+            name = f"{level_text(artifact.interval.level)} interval, tasks like these"
             yield f"| {name} | | | {between(artifact.interval.tasks_like_these)} |"
     cost = artifact.cost or RunCost()
     yield f"| Spent | | | {shown(cost.spent_usd, usd)} |"

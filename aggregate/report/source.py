@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
 from aggregate.artifact.model import (
-    Agreement,
     ArmMetrics,
     Artifact,
     Bounds,
     CandidateResult,
     CommonError,
     CostRatio,
+    GroupNumbers,
     TaskResult,
 )
 from aggregate.formulas.consistency import FLAKY_RANGE
@@ -163,36 +163,30 @@ ROWS: tuple[TableRow, ...] = (
 )
 
 
-def view(material: Material) -> dict[str, Any]:
-    """Everything static on the page; all text from outside is on one line and without control characters."""
-    artifact = material.artifact
-    ran = artifact.was_run
+def view(artifact: Artifact) -> dict[str, Any]:
+    """What the page shows beside the artifact's own fields; text from outside is on one line, without controls."""
     advice, who = sentences.advice(artifact)
     return {
         "name": plain(artifact.name, _NAME),
         "headline": headline(artifact),
-        "verdict": artifact.verdict,
         "reason": plain(sentences.reason(artifact), 400),
         "sentences": _sentences(artifact),
         "limits": _limits(artifact),
         "advice": f"{advice} ({who})",
         "simulated": sentences.simulated(artifact),
         "facts": _facts(artifact),
-        "ran": ran,
-        "difference": charts.difference(artifact) if ran else None,
-        "level": level(artifact.interval.level) if artifact.interval else "",
-        "figures": _figures(artifact) if ran else [],
-        "metrics": metrics(artifact) if ran else [],
-        "efficiency": efficiency(artifact) if ran else [],
-        "pass_curves": charts.pass_curves(artifact) if ran else None,
-        "pass_table": _pass_table(artifact) if ran else [],
-        "cost_chart": charts.cost_quality(artifact) if ran else None,
-        "cost_sentence": sentences.spending(artifact) if ran else "",
-        "consistency": consistency(artifact) if ran else [],
-        "groups": list(_groups(artifact)) if ran else [],
-        "judges": _judges(artifact) if ran else None,
+        "difference": charts.difference(artifact),
+        "level": level_text(artifact.interval.level) if artifact.interval else "",
+        "figures": _figures(artifact) if artifact.was_run else [],
+        "metrics": metrics(artifact),
+        "efficiency": efficiency(artifact),
+        "pass_curves": charts.pass_curves(artifact),
+        "pass_table": _pass_table(artifact),
+        "cost_chart": charts.cost_quality(artifact),
+        "cost_sentence": sentences.spending(artifact),
+        "consistency": consistency(artifact),
+        "groups": _groups(artifact),
         "warnings": _warnings(artifact),
-        "has_baseline": artifact.baseline != "none",
     }
 
 
@@ -259,11 +253,6 @@ def _facts(artifact: Artifact) -> list[tuple[str, str]]:
 def _count(artifact: Artifact) -> str:
     tasks = len({unit.task for unit in units(artifact)})
     return f"{tasks}, {artifact.pass_k} attempts each" if artifact.pass_k > 1 else str(tasks)
-
-
-def level(share: float) -> str:
-    """A confidence level in percent, to two places."""
-    return f"{round(100 * share, 2):g} %"
 
 
 def between(bounds: Bounds | None) -> str:
@@ -347,57 +336,13 @@ def consistency(artifact: Artifact) -> list[dict[str, Any]]:
     return told
 
 
-def _groups(artifact: Artifact) -> Iterable[dict[str, Any]]:
-    for heading in ("tier", "model", "judge"):
-        groups = artifact.groupings[heading]
-        if not groups or (len(groups) < 2 and heading != "tier"):
-            continue
-        yield {
-            "title": f"By {heading}",
-            "heading": heading,
-            "rows": [
-                {
-                    "name": plain(name, _NAME),
-                    "baseline": shown(group.baseline_pass_rate, rate),
-                    "candidate": shown(group.execution_pass_rate, rate),
-                    "difference": shown(group.delta, in_points),
-                    "pairs": group.n_pairs or 0,
-                    "chart": charts.shift(group.baseline_pass_rate, group.execution_pass_rate),
-                }
-                for name, group in list(groups.items())[: 2 * _LISTED]
-            ],
-        }
-
-
-def _judges(artifact: Artifact) -> dict[str, Any] | None:
-    block = artifact.judges
-    if block is None:
-        return None
-    agreement = block.agreement
-    bias = agreement.bias if agreement else {}
+def _groups(artifact: Artifact) -> dict[str, list[tuple[str, GroupNumbers]]]:
+    """The groupings that say more than the whole; tiers are the suite's own, so that one of them is shown, too."""
     return {
-        "rows": [
-            (
-                plain(name, _NAME),
-                f"{judge.n_scored} of {judge.n}",
-                shown(judge.mean_score, number),
-                shown(bias.get(name), lambda value: f"{value:+.2f}"),
-                shown(judge.cost, usd),
-            )
-            for name, judge in block.judges.items()
-        ],
-        "agreement": _agreement(agreement),
+        heading: list(groups.items())[: 2 * _LISTED]
+        for heading, least in (("tier", 1), ("model", 2), ("judge", 2))
+        if len(groups := artifact.groupings[heading]) >= least
     }
-
-
-def _agreement(agreement: Agreement | None) -> str:
-    if agreement is None:
-        return "Every attempt had one judge, so there is no agreement to measure."
-    scores, passes = (shown(alpha, number) for alpha in (agreement.alpha_scores, agreement.alpha_passes))
-    return (
-        f"Over {agreement.n} attempts with several judges, Krippendorff's alpha is {scores} for scores and "
-        f"{passes} for passing (1 is full agreement, 0 is what chance gives)."
-    )
 
 
 def errors(artifact: Artifact) -> list[tuple[str, CommonError]]:

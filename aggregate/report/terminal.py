@@ -46,19 +46,14 @@ def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
 
 def compare_table(result: RunsCompared) -> RenderableType:
     """Two runs side by side: what `two_runs.compare` found."""
-    table = _table("", "second run", "first run", "difference")
-    _add(
-        table,
-        "Tasks passed",
-        shown(result.execution_pass_rate, rate),
-        shown(result.baseline_pass_rate, rate),
-        shown(result.delta, in_points),
-    )
+    passed = (shown(share, rate) for share in (result.execution_pass_rate, result.baseline_pass_rate))
+    rows = [("Tasks passed", *passed, shown(result.delta, in_points))]
     for row in ROWS:
         if row.difference and row.metric in SideRates.model_fields:
             rates = (getattr(run, row.metric) for run in (result.second_run, result.first_run))
             difference = shown(getattr(result, row.difference), row.difference_how)
-            _add(table, row.label, *(shown(value, row.how) for value in rates), difference)
+            rows.append((row.label, *(shown(value, row.how) for value in rates), difference))
+    table = _table(("", "second run", "first run", "difference"), rows)
     changes = [Text(""), *_changes(result, "first run", "second run")]
     return Group(table, _text(result.summary), *(changes if result.changes else ()))
 
@@ -100,17 +95,15 @@ def _headline(artifact: Artifact) -> Text:
 
 
 def _arms(artifact: Artifact) -> Table:
-    table = _table("", "candidate", "baseline", "difference")
-    interval = artifact.interval
+    rows = []
     for label, before, after, difference in metrics(artifact, always=("pass_rate", "attempt_pass_rate")):
-        _add(table, label, after, before, difference)
-        if label == "Attempts passed" and interval:
+        rows.append((label, after, before, difference))
+        if label == "Attempts passed" and (interval := artifact.interval):
             level = level_text(interval.level)
-            _add(table, f"  {level} interval, tasks like these", "", "", between(interval.tasks_like_these))
-            _add(
-                table, f"  {level} interval, exactly this suite", "", "", between(interval.exactly_this_suite)
-            )
-    return table
+            like_these, this_suite = between(interval.tasks_like_these), between(interval.exactly_this_suite)
+            rows.append((f"  {level} interval, tasks like these", "", "", like_these))
+            rows.append((f"  {level} interval, exactly this suite", "", "", this_suite))
+    return _table(("", "candidate", "baseline", "difference"), rows)
 
 
 def _verdict(artifact: Artifact) -> Text:
@@ -119,29 +112,25 @@ def _verdict(artifact: Artifact) -> Text:
 
 
 def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
-    rows = efficiency(artifact)
-    if rows:
-        table = _table(*rows[0])
-        for row in rows[1:]:
-            _add(table, *row)
-        yield table
+    if rows := efficiency(artifact):
+        yield _table(rows[0], rows[1:])
 
 
 def _groups(artifact: Artifact) -> Iterable[RenderableType]:
     for title, groups in artifact.groupings.items():
         if len(groups) < 2:
             continue
-        table = _table(title, "candidate", "baseline", "difference", "pairs")
-        for name, group in list(groups.items())[:SHOWN_TASKS]:
-            _add(
-                table,
+        rows = (
+            (
                 plain(name, _NAME),
                 shown(group.execution_pass_rate, rate),
                 shown(group.baseline_pass_rate, rate),
                 shown(group.delta, in_points),
                 str(group.n_pairs or 0),
             )
-        yield table
+            for name, group in list(groups.items())[:SHOWN_TASKS]
+        )
+        yield _table((title, "candidate", "baseline", "difference", "pairs"), rows)
 
 
 def _changes(
@@ -152,17 +141,16 @@ def _changes(
     if not changes:
         return
     several = sentences.by_model(artifact)
-    table = _table("tasks that changed", before, after, "p (corrected)")
-    for change in changes[:SHOWN_TASKS]:
-        name = plain(change.task_id, _NAME)
-        _add(
-            table,
-            f"{name} ({plain(change.model, 20)})" if several else name,
+    rows = (
+        (
+            plain(change.task_id, _NAME) + (f" ({plain(change.model, 20)})" if several else ""),
             shown(change.baseline_pass_rate, rate),
             Text(shown(change.candidate_pass_rate, rate), "green" if change.change == "better" else "red"),
             shown(change.adjusted_p_value, p_value),
         )
-    yield table
+        for change in changes[:SHOWN_TASKS]
+    )
+    yield _table(("tasks that changed", before, after, "p (corrected)"), rows)
     if len(changes) > SHOWN_TASKS:
         yield _text(f"… and {len(changes) - SHOWN_TASKS} more tasks that changed.")
 
@@ -198,33 +186,30 @@ def _flaky(artifact: Artifact) -> Iterable[str]:
 
 
 def _candidates(artifacts: Sequence[Artifact]) -> Table:
-    table = _table("candidate", "passed", "delta", "interval", "p (Holm)", "verdict", "decision")
-    for artifact in artifacts:
-        interval = artifact.interval
-        _add(
-            table,
+    rows = (
+        (
             plain(artifact.candidate_id or artifact.arm, 24),
             shown(artifact.execution_pass_rate, rate),
             shown(artifact.delta, points),
-            between(interval.tasks_like_these if interval else None),
+            between(artifact.interval.tasks_like_these if artifact.interval else None),
             shown(artifact.p_value_adjusted, p_value),
             Text(artifact.verdict, _STYLES[artifact.verdict]),
             artifact.decision or MISSING,
         )
-    return table
+        for artifact in artifacts
+    )
+    return _table(("candidate", "passed", "delta", "interval", "p (Holm)", "verdict", "decision"), rows)
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(names: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:
+    """A table whose first column is text and whose others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    table.add_column(Text(first), overflow="fold")
-    for name in others:
-        table.add_column(Text(name), justify="right", overflow="fold")
+    for place, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        # A plain string in a cell would be read as markup.
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table
-
-
-def _add(table: Table, *cells: str | Text) -> None:
-    # A plain string in a cell would be read as markup.
-    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
 
 def _text(text: str, style: str = "") -> Text:
