@@ -9,7 +9,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cache
 from types import UnionType
@@ -46,19 +46,22 @@ def _long_runs() -> Any:
 
 
 def storable(value: _Value) -> _Value:
-    """Replace what UTF-8 cannot hold in every text of a value; returns the same object where nothing had to change.
+    """Replace what UTF-8 cannot hold in every text of a value: JSON can spell lone surrogates, which no file takes."""
+    return each_text(value, lambda text: text if text.isascii() else text.encode("utf-8", "replace").decode())
 
-    JSON can spell lone surrogates, which no file and no store takes. Looks into tuples and pydantic's models.
-    """
-    made: object = value
+
+def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
+    """Change every text of a value, also in tuples and pydantic's models; the same object where nothing changed."""
+    changed: object = value
     if isinstance(value, str):
-        made = value if value.isascii() else value.encode("utf-8", "replace").decode()
+        changed = change(value)
     elif isinstance(value, tuple):
-        made = tuple(map(storable, value))
+        changed = tuple(each_text(part, change) for part in value)
     elif isinstance(value, BaseModel):
-        changed = {name: new for name, old in value if (new := storable(old)) is not old}
-        made = value.model_copy(update=changed) if changed else value
-    return value if made is value or made == value else cast("_Value", made)
+        fields = vars(value).items()
+        parts = {name: new for name, old in fields if old and (new := each_text(old, change)) is not old}
+        changed = value.model_copy(update=parts) if parts else value
+    return value if changed is value or changed == value else cast("_Value", changed)
 
 
 def strict_json(text: str) -> Any:

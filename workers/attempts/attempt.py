@@ -20,7 +20,7 @@ import judges
 from aggregate.records.record import AttemptRecord, Outcome
 from judges.judgment import Completion, Judgment, usage
 from judges.judgment import Workspace as Place
-from judges.safe_text import storable
+from judges.safe_text import each_text, storable
 from judges.spec import Rubric
 from workers.attempts.permits import Halted, Turn, Turns
 from workers.attempts.run_context import Answer, Bill, Question, Run, is_ungraded, measured, now
@@ -345,12 +345,7 @@ def kept(completion: Completion) -> Completion:
 
     And without any secret of this worker: an agent has its key and may print it.
     """
-    completion = storable(measured(completion))
-    text = without_secrets(completion.text)
-    warnings = tuple(map(without_secrets, completion.warnings))
-    if (text, warnings) == (completion.text, completion.warnings):
-        return completion
-    return completion.model_copy(update={"text": text, "warnings": warnings})
+    return each_text(measured(completion), lambda text: without_secrets(storable(text)))
 
 
 def _rounded_up(amount: float) -> float:
@@ -367,20 +362,9 @@ def _words(problem: Exception) -> str:
 
 def _redacted(record: AttemptRecord) -> AttemptRecord:
     """The record without any secret of this worker in what models, agents and judges said."""
-    texts = record.model_dump(include=_TEXTS)
-    clean = _clean(texts)
-    return record if clean == texts else AttemptRecord.model_validate({**record.model_dump(), **clean})
-
-
-def _clean(value: Any) -> Any:
-    match value:
-        case str():
-            return without_secrets(value)
-        case dict():
-            return {name: _clean(part) for name, part in value.items()}
-        case list() | tuple():
-            return type(value)(map(_clean, value))
-    return value
+    return record.model_copy(
+        update={name: each_text(getattr(record, name), without_secrets) for name in _TEXTS}
+    )
 
 
 def milliseconds(seconds: float) -> float:

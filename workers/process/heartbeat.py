@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import redis
+from pydantic import BaseModel
 
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
@@ -243,8 +244,7 @@ RATE_SECONDS = 30.0
 SLOWEST = 8
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(BaseModel, frozen=True):
     """One worker at one run. `in_flight` counts by the model's position, `slowest` are (index, seconds) pairs.
 
     The first three are None where the worker has not been heard of lately; the counts are those of its lifetime.
@@ -268,18 +268,10 @@ def read(client: redis.Redis, run_id: str) -> list[Beat]:
     if not names:
         return []
     fresh = cast("list[bytes | None]", client.mget([keys.beat(name.decode()) for name in names]))
-    return [_beat(name.decode(), totals[name], data) for name, data in zip(names, fresh, strict=True)]
-
-
-def _beat(worker: str, total: bytes, data: bytes | None) -> Beat:
-    done, retries, unpriced, spent = map(float, total.split())
-    counts: tuple[Any, ...] = (int(done), int(retries), int(unpriced), spent)
-    if data is None:
-        return Beat(worker, None, (), None, *counts)
-    beat = json.loads(data)
-    in_flight = {int(model): int(count) for model, count in beat["in_flight"].items()}
-    slowest = tuple((int(index), float(seconds)) for index, seconds in beat["slowest"])
-    return Beat(worker, in_flight, slowest, float(beat["rate"]), *counts)
+    return [
+        Beat.model_validate({"worker": name, **json.loads(totals[name]), **json.loads(beat or b"{}")})
+        for name, beat in zip(names, fresh, strict=True)
+    ]
 
 
 @dataclass
@@ -318,22 +310,18 @@ class Teller:
             if not since and self._last_counts.get(run_id) == total:
                 continue
             self._last_counts[run_id] = replace(total)
-            self._put(pipe, run_id, self._beat(grids[run_id], since, rate, now), total)
+            keys = Keys(run_id)
+            beat = _beat(grids[run_id], since, rate, now)
+            pipe.set(keys.beat(self._worker), json.dumps(beat), ex=FORGOTTEN_SECONDS)
+            pipe.hset(keys.tallies, self._worker, json.dumps(vars(total)))
+            pipe.expire(keys.tallies, WORKING_SECONDS)
         for gone in self._since.keys() - held.keys():
             for memory in (self._since, self._paces, self._last_counts):
                 memory.pop(gone, None)
 
-    def _beat(
-        self, grid: Grid, since: dict[tuple[int, int], float], rate: float, now: float
-    ) -> dict[str, Any]:
-        models = Counter(grid.cell(index).model for index, _ in since)
-        longest = heapq.nsmallest(SLOWEST, since.items(), key=lambda item: item[1])
-        slowest = [(index, round(now - begun, 1)) for (index, _), begun in longest]
-        return {"in_flight": models, "slowest": slowest, "rate": round(rate, 3)}
 
-    def _put(self, pipe: Any, run_id: str, beat: dict[str, Any], total: RunTally) -> None:
-        keys = Keys(run_id)
-        pipe.set(keys.beat(self._worker), json.dumps(beat), ex=FORGOTTEN_SECONDS)
-        counts = f"{total.done} {total.retries} {total.unpriced} {total.spent!r}"
-        pipe.hset(keys.tallies, self._worker, counts)
-        pipe.expire(keys.tallies, WORKING_SECONDS)
+def _beat(grid: Grid, since: dict[tuple[int, int], float], rate: float, now: float) -> dict[str, Any]:
+    models = Counter(grid.cell(index).model for index, _ in since)
+    longest = heapq.nsmallest(SLOWEST, since.items(), key=lambda item: item[1])
+    slowest = [(index, round(now - begun, 1)) for (index, _), begun in longest]
+    return {"in_flight": models, "slowest": slowest, "rate": round(rate, 3)}

@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import ThreadingHTTPServer
 from importlib.metadata import version
 from itertools import accumulate
@@ -122,14 +123,11 @@ class Collector:
         engine, tally = self._engine, self._engine.tally
         about = {"worker": engine.name, "version": version("skill-uplift")}
         yield InfoMetricFamily("uplift_worker", "This worker process", about)
-        words = "Attempts that have ended"
-        yield _labelled(CounterMetricFamily, "uplift_attempts", words, tally.attempts, "model", "outcome")
-        words = "Calls repeated because the model was busy"
-        yield _labelled(CounterMetricFamily, "uplift_retries", words, tally.retries, "model")
-        words = "What attempts have cost"
-        yield _labelled(CounterMetricFamily, "uplift_spend_usd", words, tally.spent, "model")
+        yield _counters("uplift_attempts", "Attempts that have ended", tally.attempts, "model", "outcome")
+        yield _counters("uplift_retries", "Calls repeated because the model was busy", tally.retries, "model")
+        yield _counters("uplift_spend_usd", "What attempts have cost", tally.spent, "model")
         words = "Attempts with a call of unknown cost"
-        yield _labelled(CounterMetricFamily, "uplift_unpriced_attempts", words, tally.unpriced, "model")
+        yield _counters("uplift_unpriced_attempts", words, tally.unpriced, "model")
         words = "Attempts that did not count, because another delivery or a later try did"
         yield CounterMetricFamily("uplift_wasted_attempts", words, tally.wasted_attempts)
         words = "What repeated and late deliveries have cost"
@@ -140,8 +138,7 @@ class Collector:
         yield GaugeMetricFamily("uplift_in_flight", "Model calls under way", engine.in_flight)
         slots = engine.settings.in_flight + engine.settings.agent_in_flight
         yield GaugeMetricFamily("uplift_slots", "Model calls that may be under way", slots)
-        words = "Attempts claimed and not yet stored"
-        yield _labelled(GaugeMetricFamily, "uplift_claims_held", words, self._claims(), "model")
+        yield _gauges("uplift_claims_held", "Attempts claimed and not yet stored", self._claims(), "model")
         yield from self._broker()
 
     def _claims(self) -> Counter[str]:
@@ -167,8 +164,7 @@ class Collector:
         if lengths:
             each = len(lengths) // len(lanes)
             waiting = {lane: sum(lengths[at * each : (at + 1) * each]) for at, lane in enumerate(lanes)}
-            words = "Batches that wait, of all workers"
-            yield _labelled(GaugeMetricFamily, "uplift_queue_length", words, waiting, "lane")
+            yield _gauges("uplift_queue_length", "Batches that wait, of all workers", waiting, "lane")
             words = "Batches that a worker has taken and not finished, of all workers"
             yield GaugeMetricFamily("uplift_batches_taken", words, taken)
 
@@ -193,6 +189,10 @@ def _labelled(
     for key, value in dict(values).items():
         family.add_metric([label(part) for part in ([key] if isinstance(key, str) else key)], value)
     return family
+
+
+_counters = partial(_labelled, CounterMetricFamily)
+_gauges = partial(_labelled, GaugeMetricFamily)
 
 
 def _histograms(name: str, words: str, values: Mapping[str, Histogram], kind: str) -> Metric:
