@@ -40,7 +40,11 @@ def an_inside(**fields):
     fields.setdefault("in_flight", {"anthropic:some-model": 12})
     fields.setdefault("slowest", tuple(a_slow_one(seconds=30.0 - number) for number in range(8)))
     fields.setdefault(
-        "workers", (Beat("host-a:1", {0: 6}, (), 5.0, 200), Beat("host-b:2", {0: 6}, (), 5.0, 300))
+        "workers",
+        tuple(
+            Beat(worker=name, in_flight={0: 6}, rate=5.0, done=done)
+            for name, done in (("host-a:1", 200), ("host-b:2", 300))
+        ),
     )
     return WorkerActivity(**fields)
 
@@ -155,7 +159,7 @@ def test_hostile_names_cannot_move_the_cursor_or_bring_markup(width):
         inside=an_inside(
             in_flight={HOSTILE: 3, HOSTILE + "2": 4},
             slowest=(a_slow_one(HOSTILE, HOSTILE),),
-            workers=(Beat(HOSTILE, {0: 1}, (), 1.0, 1), Beat(HOSTILE, {0: 1}, (), 1.0, 1)),
+            workers=(Beat(worker=HOSTILE, in_flight={0: 1}, rate=1.0, done=1),) * 2,
         ),
     )
     shown = "\n".join([*drawn(view, width, 40), line(view)])
