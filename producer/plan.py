@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from aggregate.artifact.sentences import words
 from aggregate.formulas.verdict import verdict
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunInfo, TaskInfo
@@ -259,7 +260,7 @@ def _candidate(
         assert arm.score is not None
         if arm.score < options.eval_threshold:
             gate = verdict(None, None, candidate_score=arm.score, eval_threshold=options.eval_threshold)
-            return replace(arm, verdict="skipped", reason=gate.reason)
+            return replace(arm, verdict="skipped", reason=words(gate.reasons))
         skill = rankings.skill(ranking, entry, target)
         return replace(arm, skill=skill, bundle=skills.bundle(skill, without=hidden))
     except NobodyCanApply as why:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from aggregate.artifact.sentences import words
 from aggregate.formulas.intervals import delta_interval
 from aggregate.formulas.stopping_rules import look_at_decision, plan_looks
 
@@ -86,7 +87,7 @@ def test_a_hopeless_run_stops_as_futile_with_the_decision_that_its_interval_supp
     assert look.stop
     assert look.conditional_power < 0.2
     assert look.decision == "inconclusive"
-    assert "would now be found with a chance of" in look.reason
+    assert "would now be found with a chance of" in words(look.reasons)
 
 
 def test_the_last_look_always_decides():

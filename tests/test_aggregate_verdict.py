@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregate.artifact.sentences import words
 from aggregate.formulas.intervals import Interval
 from aggregate.formulas.verdict import (
     ArmErrors,
@@ -16,7 +17,6 @@ from aggregate.formulas.verdict import (
     error_reasons,
     exit_code,
     verdict,
-    words,
 )
 from aggregate.records.run_info import RunInfo
 
@@ -29,7 +29,7 @@ def test_a_candidate_no_worse_than_its_baseline_passes_and_a_worse_one_fails():
     assert verdict(0.8, 0.7).verdict == "pass"
     assert verdict(0.7, 0.7).verdict == "pass"
     assert verdict(0.6, 0.7).verdict == "fail"
-    assert "+0.1000" in verdict(0.8, 0.7).reason
+    assert "+0.1000" in words(verdict(0.8, 0.7).reasons)
 
 
 def test_the_verdict_follows_the_delta_that_is_printed():
@@ -47,14 +47,14 @@ def test_any_two_known_rates_have_a_verdict(candidate, baseline):
 def test_a_candidate_below_the_threshold_is_skipped_whatever_else_holds():
     found = verdict(None, None, candidate_score=5.5, eval_threshold=6.0, status="cancelled")
     assert found.verdict == "skipped"
-    assert "5.5" in found.reason
+    assert "5.5" in words(found.reasons)
     assert verdict(0.8, 0.7, candidate_score=6.0).verdict == "pass"
 
 
 def test_a_weak_baseline_is_an_error_with_its_rate():
     found = verdict(0.8, 1 / 7)
     assert found.verdict == "error"
-    assert found.reason == "baseline pass rate 0.1429 < 0.2"
+    assert words(found.reasons) == "baseline pass rate 0.1429 < 0.2"
     assert verdict(0.8, 0.2).verdict == "pass"
 
 
@@ -66,14 +66,14 @@ def test_a_weak_baseline_is_a_warning_when_asked_for_and_for_bare_and_mock_model
     must_pass = RunInfo(run_id="run", **forgiven).baseline_must_pass
     found = verdict(1.0, 0.0, baseline_must_pass=must_pass)
     assert found.verdict == "pass"
-    assert found.warnings == ("baseline pass rate 0.0 < 0.2",)
+    assert words(found.warnings) == "baseline pass rate 0.0 < 0.2"
 
 
 def test_more_than_five_percent_errors_in_an_arm_are_an_error_with_the_most_frequent_messages():
     outage = ArmErrors(100, 6, ("refused", "refused", "refused", "timed out", "timed out", "a", "b"))
     found = verdict(0.9, 0.7, arms={"candidate": outage, "baseline": ArmErrors(100)})
     assert found.verdict == "error"
-    assert found.reason == (
+    assert words(found.reasons) == (
         "6 of 100 candidate attempts ended in error: refused (3×), timed out (2×), a (1×)"
     )
     assert decision(an_interval(low=0.1), arms={"candidate": outage}).decision == "inconclusive"
@@ -99,9 +99,9 @@ def test_the_most_frequent_messages_do_not_depend_on_the_order_of_arrival():
 def test_an_unfinished_run_is_an_error_and_every_reason_is_given(status, word):
     found = verdict(0.9, 0.1, status=status, arms={"baseline": ArmErrors(10, 5, ("refused",) * 5)})
     assert found.verdict == "error"
-    assert word in found.reason
-    assert "refused (5×)" in found.reason
-    assert "baseline pass rate 0.1 < 0.2" in found.reason
+    assert word in words(found.reasons)
+    assert "refused (5×)" in words(found.reasons)
+    assert "baseline pass rate 0.1 < 0.2" in words(found.reasons)
     assert [reason.code for reason in found.reasons] == [status, "errors", "weak_baseline"]
 
 
@@ -112,7 +112,7 @@ def test_an_unfinished_run_is_an_error_and_every_reason_is_given(status, word):
 def test_an_arm_without_a_judged_attempt_is_an_error(candidate, baseline, missing):
     found = verdict(candidate, baseline)
     assert found.verdict == "error"
-    assert missing in found.reason
+    assert missing in words(found.reasons)
 
 
 def test_a_candidate_alone_passes_from_a_rate_of_one_half():
@@ -149,7 +149,7 @@ def test_the_margin_is_a_choice():
 def test_no_pair_at_all_decides_nothing():
     found = decision(Interval(math.nan, -1.0, 1.0))
     assert found.decision == "inconclusive"
-    assert found.reason == "no task was judged in both arms"
+    assert words(found.reasons) == "no task was judged in both arms"
 
 
 def test_several_candidates_share_the_five_percent():
@@ -202,7 +202,7 @@ def test_a_gate_against_regression_closes_on_harm_to_this_suite_and_on_nothing_e
 def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
     arms = {"candidate": ArmErrors(5, 5, ("HTTP 401",) * 5)}
     found = verdict(None, None, status="hopeless", why="openai:m cannot answer: HTTP 401", arms=arms)
-    assert (found.verdict, found.reason) == (
+    assert (found.verdict, words(found.reasons)) == (
         "error",
         "the run was given up: openai:m cannot answer: HTTP 401",
     )
@@ -210,10 +210,10 @@ def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
 
 def test_a_spent_budget_is_told_with_its_sums():
     found = verdict(0.9, 0.5, status="over_budget", why="1.2 USD of 1 spent")
-    assert found.reason == "the budget ran out (1.2 USD of 1 spent); numbers cover the pairs it has"
+    assert words(found.reasons) == "the budget ran out (1.2 USD of 1 spent); numbers cover the pairs it has"
 
 
 def test_arms_that_were_judged_on_different_tasks_are_not_called_unjudged():
     arms = {"candidate": ArmErrors(3), "baseline": ArmErrors(3)}
     found = verdict(None, None, arms=arms, n_pairs=0)
-    assert (found.verdict, found.reason) == ("error", "no task was judged in both arms")
+    assert (found.verdict, words(found.reasons)) == ("error", "no task was judged in both arms")

@@ -23,8 +23,8 @@ from workers.models.model import (
     ModelError,
     ModelFailed,
     Request,
-    with_retries,
 )
+from workers.models.retries import with_retries
 from workers.store.messages import ModelSettings, Price
 
 KEY = "sk-canary-0123456789"

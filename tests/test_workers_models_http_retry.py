@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from judges.judgment import Completion
 from workers.models.http import retry_after
 from workers.models.model import (
-    LONGEST_WAIT,
     ModelBusy,
     ModelError,
     ModelFailed,
     capped,
     decoded,
     message,
-    with_retries,
     without_secrets,
 )
 from workers.models.prices import attempt_estimate, first_estimate, priced, unit_prices
+from workers.models.retries import LONGEST_WAIT, with_retries
 from workers.store.messages import ModelSettings, Price
 
 

@@ -26,7 +26,6 @@ from aggregate.formulas.verdict import (
     decision_level,
     error_reasons,
     verdict,
-    words,
 )
 from aggregate.records.frames import Frames, collect, values
 from aggregate.records.record import AttemptRecord
@@ -106,7 +105,7 @@ def _unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:
 
 
 def _reason(reasons: Sequence[Reason]) -> dict[str, Any]:
-    return {"reason": words(reasons), "reason_codes": [reason.code for reason in reasons]}
+    return {"reason": sentences.words(reasons), "reason_codes": [reason.code for reason in reasons]}
 
 
 @dataclass
@@ -228,7 +227,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
         "changes": comparison.changes(view.paired, DIGITS),
         "candidate_results": comparison.with_intervals(candidate_results, baseline_results, view.level),
         "baseline_results": baseline_results,
-        "warnings": [*gate.warnings, *_warnings(view)],
+        "warnings": [*(sentences.words([weak]) for weak in gate.warnings), *_warnings(view)],
     }
 
 
@@ -249,7 +248,7 @@ def _verdict(view: _Candidate) -> Verdict:
 def _decisions(view: _Candidate) -> dict[str, Any]:
     """What is decided for tasks like these and for exactly this suite, and why; missing without a baseline."""
     if view.info.baseline == "none":
-        reason = words([Reason("no_baseline")])
+        reason = sentences.words([Reason("no_baseline")])
         return {"decision_reason": reason, "suite_decision_reason": reason}
     if view.info.status == "weak_baseline":
         ended = Decision("inconclusive", (Reason("ended_by_weak_baseline"),))
@@ -270,9 +269,9 @@ def _decisions(view: _Candidate) -> dict[str, Any]:
 def _decided(like_these: Decision, suite: Decision) -> dict[str, Any]:
     return {
         "decision": like_these.decision,
-        "decision_reason": like_these.reason,
+        "decision_reason": sentences.words(like_these.reasons),
         "suite_decision": suite.decision,
-        "suite_decision_reason": suite.reason,
+        "suite_decision_reason": sentences.words(suite.reasons),
     }
 
 

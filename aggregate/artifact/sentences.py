@@ -5,13 +5,47 @@ They read the artifact's own fields, so that they can be said again from the fil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aggregate.artifact.model import Artifact, Bounds, CostRatio, Needed, RunCost, RunsCompared
-from aggregate.formulas.verdict import exit_code, largest_ratio
+from aggregate.formulas.verdict import Reason, exit_code, largest_ratio
 from aggregate.records.run_info import BASELINE
 from aggregate.text.formats import counted, level_text, plain, points, shown, times, usd
 
 SIMULATED_KINDS = ("sim", "mock")
 MOST_ADVISED_ATTEMPTS = 20
+# Every reason of a verdict, a decision or a look: its code, and its words with places for its values.
+_WORDS = {
+    "below_threshold": "score {score:g} is below the threshold of {threshold:g}",
+    "cannot_be_run": "{why}",
+    "not_run": "nothing was run",
+    "hopeless": "the run was given up: {why}",
+    "cancelled": "the run was cancelled{why}; numbers cover the pairs it has",
+    "over_budget": "the budget ran out{why}; numbers cover the pairs it has",
+    "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
+    "weak_baseline": "baseline pass rate {rate} < {least}",
+    "weak_baseline_certain": "{why}",
+    "no_pairs": "no task was judged in both arms",
+    "unjudged_arm": "no attempt could be judged in the {arm}",
+    "enough_alone": "pass rate {rate} >= {least} without a baseline",
+    "too_few_alone": "pass rate {rate} < {least} without a baseline",
+    "delta_no_worse": "delta {delta:+.4f}: no worse than the baseline",
+    "delta_worse": "delta {delta:+.4f}: worse than the baseline",
+    "no_baseline": "there is no baseline to compare with",
+    "ended_by_weak_baseline": "the run ended once its baseline was too weak",
+    "above_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: above 0",
+    "below_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: below 0",
+    "loss_ruled_out": "the {level} interval is {low:+.3f} to {high:+.3f}: a loss above {margin:g} is ruled out",
+    "open": "the {level} interval is {low:+.3f} to {high:+.3f}: it holds 0 and a loss of {margin:g}",
+    "futile": "an effect of {effect:.2g} would now be found with a chance of {power:.0%}",
+    "more_rounds": "round {round} of {rounds} leaves it open",
+    "no_round": "no round of attempts was finished",
+}
+
+
+def words(reasons: Iterable[Reason]) -> str:
+    """Reasons as people read them. Programs read the codes."""
+    return "; ".join(_WORDS[reason.code].format(**reason.values) for reason in reasons)
 
 
 def is_simulated(model: str) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 
 from aggregate.artifact import comparison
+from aggregate.artifact.sentences import words
 from aggregate.formulas.intervals import MOST_SURE, Interval, fixed_suite_interval
 from aggregate.formulas.stopping_rules import ALPHA, DecisionLook, look_at_decision, plan_looks
 from aggregate.formulas.verdict import Decision, Reason
 from aggregate.records import frames
 from aggregate.records.run_info import BASELINE, RunInfo
 
-_OF_A_LOOK = ("round", "spent_alpha", "conditional_power", "stop", "reason")
+_OF_A_LOOK = ("round", "spent_alpha", "conditional_power", "stop")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1)
             "effect": info.effect,
             "plan": [vars(look) for look in plan],
             "looks": [
-                {**vars(look.interval), **{name: getattr(look, name) for name in _OF_A_LOOK}}
+                {
+                    **vars(look.interval),
+                    **{name: getattr(look, name) for name in _OF_A_LOOK},
+                    "reason": words(look.reasons),
+                }
                 for look in taken
             ],
             "stopped_after": last.round if last and last.stop else None,
@@ -81,6 +86,6 @@ def settled(info: RunInfo, attempts: pd.DataFrame) -> tuple[bool, str]:
     for candidate in info.ran:
         taken = looks(info, attempts, candidate.arm, comparisons)
         if taken.block["stopped_after"] is None:
-            return False, taken.decision.reason
-        reasons.append(taken.decision.reason)
+            return False, words(taken.decision.reasons)
+        reasons.append(words(taken.decision.reasons))
     return True, "; ".join(dict.fromkeys(reasons))

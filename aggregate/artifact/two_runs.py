@@ -55,7 +55,7 @@ def compare(
         "first_run": _rates(both, "baseline"),
         "second_run": _rates(both, "candidate"),
         "decision": decided.decision,
-        "decision_reason": decided.reason,
+        "decision_reason": sentences.words(decided.reasons),
         "margin": margin,
         "models": models,
         "paired_by_model": by_model,

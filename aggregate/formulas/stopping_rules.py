@@ -23,7 +23,7 @@ from aggregate.formulas.intervals import (
     paired_counts,
     smallest_clear_mean,
 )
-from aggregate.formulas.verdict import MARGIN, DecisionName, Reason, decision, words
+from aggregate.formulas.verdict import MARGIN, DecisionName, Reason, decision
 
 ALPHA = 0.025  # a side
 EFFECT = 0.10
@@ -118,10 +118,6 @@ class DecisionLook:
     spent_alpha: float
     conditional_power: float
     decision: DecisionName | None = None
-
-    @property
-    def reason(self) -> str:
-        return words(self.reasons)
 
 
 def look_at_decision(

@@ -26,47 +26,15 @@ SMALLEST_PASS_RATE = 0.5  # of a candidate that runs alone
 MARGIN = 0.05
 _ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
 
-# Every reason of a verdict, a decision or a look: its code, and its words with places for its values.
-_WORDS = {
-    "below_threshold": "score {score:g} is below the threshold of {threshold:g}",
-    "cannot_be_run": "{why}",
-    "not_run": "nothing was run",
-    "hopeless": "the run was given up: {why}",
-    "cancelled": "the run was cancelled{why}; numbers cover the pairs it has",
-    "over_budget": "the budget ran out{why}; numbers cover the pairs it has",
-    "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
-    "weak_baseline": "baseline pass rate {rate} < {least}",
-    "weak_baseline_certain": "{why}",
-    "no_pairs": "no task was judged in both arms",
-    "unjudged_arm": "no attempt could be judged in the {arm}",
-    "enough_alone": "pass rate {rate} >= {least} without a baseline",
-    "too_few_alone": "pass rate {rate} < {least} without a baseline",
-    "delta_no_worse": "delta {delta:+.4f}: no worse than the baseline",
-    "delta_worse": "delta {delta:+.4f}: worse than the baseline",
-    "no_baseline": "there is no baseline to compare with",
-    "ended_by_weak_baseline": "the run ended once its baseline was too weak",
-    "above_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: above 0",
-    "below_zero": "the {level} interval is {low:+.3f} to {high:+.3f}: below 0",
-    "loss_ruled_out": "the {level} interval is {low:+.3f} to {high:+.3f}: a loss above {margin:g} is ruled out",
-    "open": "the {level} interval is {low:+.3f} to {high:+.3f}: it holds 0 and a loss of {margin:g}",
-    "futile": "an effect of {effect:.2g} would now be found with a chance of {power:.0%}",
-    "more_rounds": "round {round} of {rounds} leaves it open",
-    "no_round": "no round of attempts was finished",
-}
 WEAK_CODES = frozenset({"weak_baseline", "weak_baseline_certain"})
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something was decided: a code of `_WORDS`, and the values that its words show."""
+    """Why something was decided: a code, and the values that its words show (`aggregate/artifact/sentences.py`)."""
 
     code: str
     values: Mapping[str, Any] = field(default_factory=dict)
-
-
-def words(reasons: Iterable[Reason]) -> str:
-    """Reasons as people read them. Programs read the codes."""
-    return "; ".join(_WORDS[reason.code].format(**reason.values) for reason in reasons)
 
 
 @dataclass(frozen=True)
@@ -89,11 +57,7 @@ class Verdict:
 
     verdict: VerdictName
     reasons: tuple[Reason, ...]
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        return words(self.reasons)
+    warnings: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,10 +66,6 @@ class Decision:
 
     decision: DecisionName
     reasons: tuple[Reason, ...]
-
-    @property
-    def reason(self) -> str:
-        return words(self.reasons)
 
 
 def verdict(
@@ -135,13 +95,13 @@ def verdict(
     candidate, baseline = _rate(execution_pass_rate), _rate(baseline_pass_rate)
     problems = [Reason(status, {"why": f" ({why})" if why else ""})] if status != "complete" else []
     problems += error_reasons(arms or {})
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Reason, ...] = ()
     if not no_baseline and baseline < WEAK_BASELINE:
         weak = Reason("weak_baseline", {"rate": round(baseline, 4), "least": WEAK_BASELINE})
         if baseline_must_pass:
             problems.append(weak)
         else:
-            warnings = (words([weak]),)
+            warnings = (weak,)
     unjudged = math.isnan(candidate) or (math.isnan(baseline) and not no_baseline)
     if unjudged:
         arm = "candidate" if math.isnan(candidate) else "baseline"

@@ -21,7 +21,8 @@ import redis.asyncio
 
 from judges.judgment import Completion
 from workers.attempts.run_context import Bill, Question, Run
-from workers.models.model import RETRIES, Model, ModelFailed, Request, with_retries
+from workers.models.model import Model, ModelFailed, Request
+from workers.models.retries import RETRIES, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
 from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSettings

@@ -7,7 +7,6 @@ what nobody knows is counted apart, never as nothing.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import zlib
 from collections import OrderedDict
@@ -15,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -23,6 +21,7 @@ import redis.asyncio
 
 from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion, ranges, usage
+from workers.attempts.prompt import prepend, skill_text
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
 from workers.store import keys
@@ -35,29 +34,10 @@ RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
 TELL_SECONDS = 1.0
 _RANGES = ranges(Completion)
-_INTRODUCTION = "You have the following skill. Use it where it helps with the task that comes after it."
-_SHORTEST_FENCE = 4
 
 
 class RunGone(Exception):
     """The run's manifest is no longer in the store: it was deleted, it expired, or the server was flushed."""
-
-
-def prepend(skill_text: str, prompt: str) -> str:
-    """The skill's text in front of the prompt, neither of them changed.
-
-    The fence is longer than any run of backticks in the skill, so that no skill can end it early; it depends
-    on the skill's text alone, so that a repeated run asks the very same thing.
-    """
-    longest = max(map(len, re.findall("`+", skill_text)), default=0)
-    fence = "`" * max(_SHORTEST_FENCE, longest + 1)
-    end = "" if skill_text.endswith("\n") else "\n"
-    return f"{_INTRODUCTION}\n\n{fence}markdown\n{skill_text}{end}{fence}\n\n{prompt}"
-
-
-@lru_cache(maxsize=64)
-def _skill_text(folder: Path) -> str:
-    return (folder / "SKILL.md").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -266,7 +246,7 @@ class Run:
         skill = self.skills.get(question.arm)
         if skill is None or self.skill_mode(question.model) == "mount":
             return question.task.prompt, skill
-        return prepend(_skill_text(skill), question.task.prompt), None
+        return prepend(skill_text(skill), question.task.prompt), None
 
     def model(self, spec: str) -> Model:
         if spec not in self.models:

@@ -41,6 +41,7 @@ from workers.models.model import (
 )
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
+from workers.models.retries import RETRIES
 from workers.store.messages import ModelSettings
 
 _NO_ACCESS = ("Invalid API key", "There's an issue with the selected model", "Credit balance is too low")
@@ -289,8 +290,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 DEFAULT_TOOLS = ("Bash", "Edit", "Glob", "Grep", "Read", "Skill", "Write")
 DEFAULT_MAX_TURNS = 50
-# An agent that is asked again starts from nothing, so the CLI itself retries a call, as often as we would.
-RETRIES = 5
 _ALLOWED = (*KEYS["claude-code"], "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_BUNDLED_SKILLS": "1",
@@ -369,6 +368,7 @@ class ClaudeCode(Model):
             **clean_environment(places.home, _ALLOWED),
             **_SWITCHES,
             "CLAUDE_CONFIG_DIR": str(places.home / ".claude"),
+            # An agent that is asked again starts from nothing, so the CLI itself retries a call, as often as we would.
             "CLAUDE_CODE_MAX_RETRIES": str(RETRIES if self.settings.retry else 0),
         }
         if base_url := self.settings.params.get("base_url"):
