@@ -38,7 +38,7 @@ from redis.retry import Retry
 from workers.models import command
 from workers.models.model import KEYS
 from workers.store.keys import LANES, waiting_keys
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 
 # Together on one process of a parallel run: these tests share the started services, and the last one stops a worker.
 pytestmark = pytest.mark.xdist_group("compose")

@@ -16,7 +16,8 @@ from pytest_judging import a_suite, children, processes_naming, until
 from judges.inside import supervisor
 from judges.judgment import Sandbox
 from judges.sandbox import bubblewrap, command
-from judges.sandbox.command import Input, SandboxCommand, SandboxLimits, SandboxResult
+from judges.sandbox.command import Input, SandboxCommand, SandboxResult
+from judges.sandbox.limits import SandboxLimits
 
 MIB = 1024 * 1024
 PYTHON = (sys.executable, "-I", "-c")

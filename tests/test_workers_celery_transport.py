@@ -1,7 +1,7 @@
 """A channel keeps one client for its commands, for as long as its connections live."""
 
 from workers.process.celery_app import App
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 
 
 def taken(channel):

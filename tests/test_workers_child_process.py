@@ -12,13 +12,13 @@ from submitting import RUN, a_stored_run
 from judges.inside import supervisor
 from workers.process.bootsteps import Finisher
 from workers.rounds.child_process import run_module
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 from workers.store.run_store import Store
 
 PARENT = """
 import sys
 from workers.rounds.child_process import run_module
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 run_module(ProcessSettings(sys.argv[1]), "workers.rounds.finish", *sys.argv[2:])
 """
 

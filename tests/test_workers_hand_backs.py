@@ -17,7 +17,8 @@ from workers.process.bootsteps import _FinishConsumer
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Drained, Engine
 from workers.store.keys import Keys
-from workers.store.messages import CommandSpec, ModelSettings, ProcessSettings
+from workers.store.messages import CommandSpec, ModelSettings
+from workers.store.process_settings import ProcessSettings
 from workers.store.run_store import Store, pack, unpack
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=["L", "Cs", "Cc", "So"]), max_size=20)

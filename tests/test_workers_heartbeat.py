@@ -26,7 +26,7 @@ from workers.process.engine import Batch, Drained, Engine
 from workers.process.heartbeat import Heartbeat, silent_beats, start_again
 from workers.store.claims import Finished, RunClaims, Wanted, drop_all
 from workers.store.keys import Keys, queue
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import connect_insisting
 from workers.store.run_store import Store
 
@@ -335,7 +335,7 @@ def test_a_worker_that_cannot_stop_is_ended():
     program = (
         "import workers.__main__ as main\n"
         "from workers.process.celery_app import App\n"
-        "from workers.store.messages import ProcessSettings\n"
+        "from workers.store.process_settings import ProcessSettings\n"
         "main.LEAVE_SECONDS = 0.1\n"
         "class Broken:\n    def drain(self): raise OSError\n"
         "app = App(ProcessSettings('unix:///nowhere', drain_seconds=0.1))\n"
@@ -382,7 +382,7 @@ def test_a_stopped_clock_is_no_hang(valkey):
     """SIGSTOP and a laptop's sleep stop the beats along with the loop, so none of them goes unanswered."""
     program = (
         "import asyncio, sys, threading, time\n"
-        "from workers.process import heartbeat\nfrom workers.store.messages import ProcessSettings\n"
+        "from workers.process import heartbeat\nfrom workers.store.process_settings import ProcessSettings\n"
         "heartbeat.SILENT_BEATS, heartbeat.SHORTEST_SILENCE = 3, 0.0\n"
         "class Holder:\n"
         f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=2, visibility_seconds=2)\n"

@@ -13,7 +13,8 @@ import redis.asyncio
 from workers.attempts.permits import Halted, Turns, uncounted
 from workers.attempts.run_context import Bill, Question, Run
 from workers.models.model import ModelFailed
-from workers.store.messages import Limits, ModelSettings, ProcessSettings
+from workers.store.messages import Limits, ModelSettings
+from workers.store.process_settings import ProcessSettings
 
 MODEL = "command:agent"
 SKILL = "x" * 24_000

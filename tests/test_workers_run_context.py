@@ -11,7 +11,7 @@ from workers.attempts.run_context import RUNS_KEPT, Runs
 from workers.models.sim import Sim
 from workers.process.engine import Batch, Engine
 from workers.store.bundles import BundleMissing, pack_files
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 from workers.store.run_store import Store
 
 

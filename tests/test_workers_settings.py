@@ -4,7 +4,7 @@ import pytest
 
 from workers.process.celery_app import celery_url
 from workers.store.keys import InvalidBroker, checked_broker, redacted
-from workers.store.messages import from_environment
+from workers.store.process_settings import from_environment
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ from judges.inside.drop_rights import NOBODY, RightsSettings
 from judges.judgment import Judgment, Sandbox
 from judges.sandbox import bubblewrap, without_bubblewrap
 from judges.sandbox.bubblewrap import Sandboxed
+from judges.sandbox.limits import SandboxLimits
 from judges.sandbox.pipes import Taps
 from judges.sandbox.without_bubblewrap import Supervised
 
-MIB = 1024 * 1024
 START_SECONDS = 30.0
 TICK_SECONDS = 0.1
 # The program that every command starts as, found in a folder that holds nothing but `judges.inside`.
@@ -74,18 +74,6 @@ class Input:
 
 
 @dataclass(frozen=True)
-class SandboxLimits:
-    """Bounds on a command. Memory holds for each process (address space) and for all together (resident)."""
-
-    memory_bytes: int = 4096 * MIB
-    processes: int = 64
-    file_bytes: int = 64 * MIB
-    open_files: int = 256
-    output_bytes: int = 1 * MIB
-    report_bytes: int = 4 * MIB
-
-
-@dataclass(frozen=True)
 class SandboxCommand:
     """What to run, on what, and how long at most."""
 
@@ -93,7 +81,7 @@ class SandboxCommand:
     timeout_seconds: float
     inputs: Mapping[str, bytes | Path] = field(default_factory=dict)
     environment: Mapping[str, str | Input] = field(default_factory=dict)
-    limits: SandboxLimits = SandboxLimits()
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from typing import get_args
 from judges.inside import fork_server
 from judges.inside.pytest_plugin import PytestRun
 from judges.sandbox import bubblewrap, command
-from judges.sandbox.command import Confinement, Ending, SandboxLimits, SandboxResult
+from judges.sandbox.command import Confinement, Ending, SandboxResult
+from judges.sandbox.limits import SandboxLimits
 from judges.sandbox.pipes import Pipe, Taps
 
 _CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETFCAP", "CAP_KILL")

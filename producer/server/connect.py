@@ -18,7 +18,7 @@ from workers.process.celery_app import App
 from workers.store import redis_client
 from workers.store.claims import expire_all
 from workers.store.keys import WORKERS, checked_broker
-from workers.store.messages import ProcessSettings, from_environment
+from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY, RETRIES
 from workers.store.run_store import Store, UnknownRun
 

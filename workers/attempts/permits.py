@@ -25,7 +25,8 @@ from workers.models.model import Model, ModelFailed, Request
 from workers.models.retries import RETRIES, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
-from workers.store.messages import NO_LIMITS, Limits, ModelSettings, ProcessSettings
+from workers.store.messages import NO_LIMITS, Limits, ModelSettings
+from workers.store.process_settings import ProcessSettings
 
 # How often whoever waits for a limit looks whether the run was halted.
 LOOK_SECONDS = 2.0

@@ -20,7 +20,7 @@ from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
 from workers.store.keys import FINISH, LANES, QUARANTINE, queue
-from workers.store.messages import ProcessSettings, from_environment
+from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY
 
 if TYPE_CHECKING:

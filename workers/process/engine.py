@@ -26,7 +26,7 @@ from workers.models.model import kill_programs
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.store.bundles import BundleError
 from workers.store.claims import StoreResult, drop_all
-from workers.store.messages import ProcessSettings
+from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import connect, connect_insisting
 from workers.store.run_store import Store
 

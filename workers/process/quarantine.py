@@ -9,7 +9,7 @@ import sys
 
 from workers.process.engine import Batch, Drained, Engine
 from workers.rounds.child_process import leave_with_parent
-from workers.store.messages import from_environment
+from workers.store.process_settings import from_environment
 
 HANDED_BACK = 77
 LOOK_SECONDS = 0.2

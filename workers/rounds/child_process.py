@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workers.store.messages import ProcessSettings
+    from workers.store.process_settings import ProcessSettings
 
 LONGEST_SECONDS = 3600
 # What a child leaves with when only the server was to blame.

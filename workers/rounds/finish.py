@@ -17,7 +17,7 @@ import redis
 from aggregate.records.run_info import RunInfo, Status
 from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, run_module, tune_interpreter
 from workers.rounds.publish import next_end, publish_round, waves
-from workers.store.messages import ProcessSettings, from_environment
+from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import connect
 from workers.store.run_store import State, Store, StoredRun
 

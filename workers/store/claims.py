@@ -19,6 +19,7 @@ from workers.store.keys import Keys, script
 
 Code = Literal["go", "final", "held", "halted", "quarantine", "poison", "full", "budget"]
 StoreResult = Literal["stored", "replaced", "duplicate", "late"]
+LEASE_SECONDS = 30.0  # so long a dead worker holds its attempts, unless UPLIFT_LEASE_SECONDS says otherwise
 MOST_AT_ONCE = 200
 RELEASE_SECONDS = 5.0
 _ASKED = 0

@@ -9,8 +9,6 @@ first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, mod
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregate.records.settings import Setting, SharedSettings
 from judges.judgment import Sandbox
 from judges.spec import JudgeSpec
-from workers.store.keys import checked_broker
 
 DEFAULT_TIMEOUT_SECONDS = 300
 SkillMode = Literal["prepend", "mount"]
@@ -255,41 +252,3 @@ class Manifest(WorkerSettings):
     def grid(self) -> Grid:
         """The sizes that number the run's attempts."""
         return Grid(self.task_count, len(self.models), len(self.arms), self.pass_k)
-
-
-@dataclass(frozen=True)
-class ProcessSettings:
-    """Seconds and counts; see docs/ARCHITECTURE.md for why leases and visibility are what they are."""
-
-    broker: str
-    in_flight: int = 100
-    agent_in_flight: int = 2
-    lease_seconds: float = 30.0
-    visibility_seconds: float = 30.0
-    drain_seconds: float = 8.0
-
-    @property
-    def threads(self) -> int:
-        # More batches than slots, so that one slow attempt does not idle the others; threads start on demand.
-        return self.in_flight + self.in_flight // 2 + 2
-
-
-def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSettings:
-    """Read UPLIFT_* variables; a worker without UPLIFT_BROKER looks at the usual local port."""
-    return ProcessSettings(
-        broker=checked_broker(environment.get("UPLIFT_BROKER", "redis://127.0.0.1:6379/0"), insecure=True),
-        in_flight=_number(environment, "UPLIFT_IN_FLIGHT", 100),
-        agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
-        lease_seconds=float(environment.get("UPLIFT_LEASE_SECONDS", "30")),
-        visibility_seconds=float(environment.get("UPLIFT_VISIBILITY_SECONDS", "30")),
-        drain_seconds=float(environment.get("UPLIFT_DRAIN_SECONDS", "8")),
-    )
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name)
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name} is {text!r}; give a whole number from 1")
-    return int(text)
