@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from aggregate.formulas.verdict import (
     WEAK_CODES,
@@ -129,6 +129,7 @@ class ArmMetrics(_Block):
     """Every metric of one arm: those of `records.metrics`, of which a new one needs no field here."""
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number | None] = Field(init=False)
 
     n: int = 0
     n_judged: int = 0
