@@ -124,7 +124,6 @@ OTHER_VARIABLES = (
     *("UPLIFT_MONITOR_PORT", "UPLIFT_WORKER_MEMORY", "UPLIFT_FOLDER", "UPLIFT_USER", "UPLIFT_RESTARTS"),
     *("UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"),
 )
-_TABLES = ("params", "limits", "prices", "commands")
 
 
 class InvalidConfig(UpliftError, ValueError):
@@ -312,7 +311,7 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) 
 def _keys(raw: Mapping[str, Any]) -> Iterator[str]:
     """Places of all values, tables of a model or a program as a whole."""
     for key, value in raw.items():
-        if key in _TABLES and isinstance(value, dict):
+        if kind_of(key) is dict and isinstance(value, dict):
             yield from (place((key, inner)) for inner in value)
         else:
             yield key
