@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -89,6 +89,8 @@ _HOPELESS_DEPTH = 256
 
 # libyaml where PyYAML was built with it; the pure parser gives the same events, many times slower.
 DEFAULT_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Events = Callable[[str], Iterable[Any]]
+yaml_events: Events = partial(yaml.parse, Loader=DEFAULT_LOADER)
 
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -109,15 +111,16 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def parse(text: str, file: str, loader: Any = DEFAULT_LOADER) -> Document:
+def parse(text: str, file: str, events: Events = yaml_events) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
-    Problems call it `file`. An empty text has no values and nothing wrong. Never raises.
+    Problems call it `file`. `events` may read another language. An empty text has no values and nothing wrong.
+    Never raises.
     """
     builder = _Builder(text)
     root = None
     try:
-        root = builder.read(loader)
+        root = builder.read(events)
     except _GiveUp:
         pass
     except yaml.MarkedYAMLError as error:
@@ -233,8 +236,8 @@ class _Builder:
             where = "" if since is None or start < since else None
             self.complain(start, f"forbidden character U+{ord(character):04X}; remove it", where)
 
-    def read(self, loader: Any) -> Node | None:
-        for number, event in enumerate(iter(loader(self._text).get_event, None)):
+    def read(self, events: Events) -> Node | None:
+        for number, event in enumerate(events(self._text)):
             kind = type(event)
             if kind is yaml.ScalarEvent:
                 self._scalar(event)
