@@ -126,8 +126,7 @@ def _check_keywords(options: Mapping[str, Any]) -> None:
 def _plan(
     suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, options: Mapping[str, Any]
 ) -> Plan:
-    from producer.baselines.bless import with_baseline
-    from producer.plan import make
+    from producer.runs.evaluate import planned
     from producer.settings.run_settings import RunSettings, of_model_settings
     from producer.suites import suite as suites
 
@@ -139,9 +138,7 @@ def _plan(
     if isinstance(values.get("models"), str):
         values["models"] = (values["models"],)
     where = {"task_suite": given.path if given else suite, "skill_path": skill}
-    plan = make(RunSettings.checked({**values, **where}), suite=given)
-    blessed = plan.options.baseline_artifact
-    return plan if blessed is None else with_baseline(plan, blessed)
+    return planned(RunSettings.checked({**values, **where}), suite=given)
 
 
 def _run(plan: Plan, callbacks: Mapping[str, Any], stop: Callable[[], bool]) -> Result:

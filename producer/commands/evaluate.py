@@ -71,7 +71,6 @@ def evaluate(
         --task-suite suite.yaml
     """
     from aggregate.records.settings import HOW_TO_STOP_EARLY, OLD_STOP_EARLY
-    from producer.plan import make
     from producer.runs import evaluate as evaluation
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
@@ -93,11 +92,7 @@ def evaluate(
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
     options = settings.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
-    plan = make(options, run_id=check_run_id(run_id) if run_id else None)
-    if options.baseline_artifact is not None:
-        from producer.baselines.bless import with_baseline
-
-        plan = with_baseline(plan, options.baseline_artifact)
+    plan = evaluation.planned(options, run_id=check_run_id(run_id) if run_id else None)
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)
         return
