@@ -121,8 +121,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
             raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
     if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
-    home = folder / "environment"
-    files = _all_files(home)
+    files = _all_files(folder / "environment")
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -136,8 +135,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
 
 def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
     """The one test file's name, and all files of `tests/`; raises Refused."""
-    home = folder / "tests"
-    files = _all_files(home)
+    files = _all_files(folder / "tests")
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -185,8 +183,7 @@ def _all_files(home: Path) -> dict[str, bytes]:
 
 def _reply(folder: Path) -> tuple[str, bytes] | None:
     """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
-    home = folder / "solution"
-    files = list(_all_files(home).items())
+    files = list(_all_files(folder / "solution").items())
     if len(files) != 1 or files[0][0].endswith(_SCRIPTS):
         return None
     suffix = Path(files[0][0]).suffix

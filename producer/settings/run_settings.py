@@ -253,17 +253,13 @@ def default_text(name: str) -> str:
 
 def kind_of(name: str) -> type:
     """The type of a setting's values: bool, int, float, str, Path, tuple or dict."""
-    inner = _without_none(_FIELDS[name].annotation)
+    inner: Any = _FIELDS[name].annotation
+    if get_origin(inner) in (Union, UnionType):
+        inner = next(kind for kind in get_args(inner) if kind is not type(None))
     if get_origin(inner) is Literal:
         return str
     kind = get_origin(inner) or inner
     return dict if issubclass(kind, BaseModel) else cast("type", kind)
-
-
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (Union, UnionType):
-        return next(kind for kind in get_args(annotation) if kind is not type(None))
-    return annotation
 
 
 def refused_param(name: str) -> str | None:

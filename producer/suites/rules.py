@@ -231,9 +231,7 @@ def _unquote_hint(node: Node) -> str:
 
 FOLDER = "fixtures"
 # By convention every judge setting that names a file ends so.
-_JUDGE_KEYS = tuple(
-    dict.fromkeys(key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file"))
-)
+_JUDGE_KEYS = {key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file")}
 # One schema with many mistakes is told well enough by a few of them.
 _MOST_EACH = 20
 
@@ -280,11 +278,10 @@ def _is_fixture(node: Node) -> bool:
 
 
 def _named_files(task: Node) -> Iterator[tuple[Steps, Node]]:
-    for mapping, keys in (("judge", _JUDGE_KEYS), ("replies", ("pass", "fail"))):
-        holder = task.get(mapping)
-        for key in keys if holder else ():
-            if holder and (node := holder.get(key)):
-                yield (mapping, key), node
+    for steps in (*(("judge", key) for key in _JUDGE_KEYS), ("replies", "pass"), ("replies", "fail")):
+        node, is_there = task.at(steps)
+        if is_there:
+            yield steps, node
     for index, node in enumerate(task.items("files")):
         yield ("files", index), node
 
