@@ -169,6 +169,7 @@ def _plain_value(text: str) -> Any:
     return float(text)
 
 
+@dataclass(slots=True, eq=False)
 class _Frame:
     """A mapping or list that is being read.
 
@@ -176,38 +177,33 @@ class _Frame:
     `keep` off, the key's value is read and dropped. In a `rejected` frame nothing more is worth a complaint.
     """
 
-    __slots__ = ("children", "keep", "key", "key_start", "node", "rejected", "step", "value")
-
-    def __init__(self, node: Node, step: str | int | None, *, rejected: bool) -> None:
-        self.node = node
-        self.children: Any = node.children
-        self.value = node.value
-        self.step = step
-        self.rejected = rejected
-        self.key: str | None = None
-        self.key_start = 0
-        self.keep = True
+    node: Node
+    step: str | int | None
+    rejected: bool
+    key: str | None = None
+    key_start: int = 0
+    keep: bool = True
 
     @property
     def awaits_key(self) -> bool:
-        return self.key is None and type(self.value) is dict
+        return self.key is None and type(self.node.value) is dict
 
     @property
     def next_step(self) -> str | int | None:
-        return self.key if type(self.value) is dict else len(self.value)
+        return self.key if type(self.node.value) is dict else len(self.node.value)
 
     def take_key(self, key: str, start: int, *, keep: bool) -> None:
         self.key, self.key_start, self.keep = key, start, keep
 
     def take(self, node: Node) -> None:
-        if self.key is None:
-            self.children.append(node)
-            self.value.append(node.value)
-            return
-        if self.keep:
+        children, value = self.node.children, self.node.value
+        if isinstance(children, list):
+            children.append(node)
+            value.append(node.value)
+        elif self.keep and children is not None and self.key is not None:
             node.key_start = self.key_start
-            self.children[self.key] = node
-            self.value[self.key] = node.value
+            children[self.key] = node
+            value[self.key] = node.value
         self.key = None
 
 
@@ -310,8 +306,8 @@ class _Builder:
         elif key == "<<" and event.implicit[0]:
             self.complain(start, "merge key << is not allowed; write the keys out")
             frame.node.bad = True
-        elif key in frame.children:
-            line = self._document.line(frame.children[key].key_start)
+        elif (first := frame.node.get(key)) is not None:
+            line = self._document.line(first.key_start)
             frame.take_key(key, start, keep=False)
             self.complain(start, f"duplicate key {shown(key)}, first on line {line}; keep one of them")
         else:
