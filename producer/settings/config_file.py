@@ -78,13 +78,10 @@ def looks_secret(key: str, value: object) -> bool:
 
 
 def _secrets(value: object, steps: Steps) -> Iterator[Broken]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _secrets(inner, (*steps, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _secrets(inner, (*steps, number))
-    elif looks_secret(str(next((step for step in reversed(steps) if isinstance(step, str)), "")), value):
+    parts = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    for step, part in parts:
+        yield from _secrets(part, (*steps, step))
+    if looks_secret(str(next((step for step in reversed(steps) if isinstance(step, str)), "")), value):
         if steps == ("broker",):
             yield steps, "holds a password; set UPLIFT_BROKER instead"
         else:
