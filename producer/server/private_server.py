@@ -326,8 +326,6 @@ def _watch_over(pid: int, at_death: signal.Signals) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(timeout=STOP_SECONDS)

@@ -280,11 +280,10 @@ class _Builder:
         start, value = event.start_mark.index, event.value
         if self._characters:
             self.complain_of_characters(event.end_mark.index, since=start)
-        if event.anchor is not None or event.tag is not None:
-            self._complain_of_properties(event)
-            if event.tag is not None:
-                self._reject(start)
-                return
+        self._complain_of_properties(event)
+        if event.tag is not None:
+            self._reject(start)
+            return
         if event.implicit[0]:
             try:
                 value = _plain_value(value)
@@ -315,8 +314,7 @@ class _Builder:
         frame.take_key(event.value, start, keep=keep)
 
     def _container(self, event: Any, node: Node) -> None:
-        if event.anchor is not None or event.tag is not None:
-            self._complain_of_properties(event)
+        self._complain_of_properties(event)
         parent, depth = self._frames[-1], len(self._frames)
         step, rejected = parent.next_step, True
         if depth > _HOPELESS_DEPTH:
