@@ -60,6 +60,8 @@ class Result:
         return read_jsonl(self.records_path)
 
 
+_RATES = ("execution_pass_rate", "baseline_pass_rate", "delta")
+_AS_IN_ARTIFACT = ("run_id", "verdict", "reason", "decision", *_RATES)
 _CALLBACKS = ("on_progress", "on_message", "stop")
 # Suite and skill are arguments, and rankings are for the command line.
 _NO_KEYWORDS = ("task_suite", "skill_path", "standalone", "ranking", "candidate_ids", "eval_threshold")
@@ -99,7 +101,7 @@ async def aevaluate(
     cancelled = threading.Event()
     shown = ("on_progress", "on_message")
     on_loop = {name: _on_loop(callback, loop) for name, callback in options.items() if name in shown}
-    stop = StopNow(cancelled, options.get("stop", _never))
+    stop = _stop_now(cancelled, options.get("stop", _never))
     # A thread of its own: it must outlive the private server, which the kernel ends with the thread that started it.
     thread = ThreadPoolExecutor(1, "uplift-evaluate")
     ended = loop.run_in_executor(thread, lambda: _run(_plan(suite, skill, options), on_loop, stop))
@@ -124,8 +126,7 @@ def _check_keywords(options: Mapping[str, Any]) -> None:
 def _plan(
     suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, options: Mapping[str, Any]
 ) -> Plan:
-    from producer.baselines.bless import with_baseline
-    from producer.plan import make
+    from producer.runs.evaluate import planned
     from producer.settings.run_settings import RunSettings, of_model_settings
     from producer.suites import suite as suites
 
@@ -137,9 +138,7 @@ def _plan(
     if isinstance(values.get("models"), str):
         values["models"] = (values["models"],)
     where = {"task_suite": given.path if given else suite, "skill_path": skill}
-    plan = make(RunSettings.checked({**values, **where}), suite=given)
-    blessed = plan.options.baseline_artifact
-    return plan if blessed is None else with_baseline(plan, blessed)
+    return planned(RunSettings.checked({**values, **where}), suite=given)
 
 
 def _run(plan: Plan, callbacks: Mapping[str, Any], stop: Callable[[], bool]) -> Result:
@@ -165,14 +164,8 @@ def _result(artifact: Artifact, places: Places) -> Result:
         estimate = math.nan if ends.estimate is None else ends.estimate
         interval = Interval(estimate, ends.low, ends.high, artifact.interval.level)
     return Result(
-        run_id=artifact.run_id,
-        verdict=artifact.verdict,
-        reason=artifact.reason,
-        decision=artifact.decision,
+        **{name: getattr(artifact, name) for name in _AS_IN_ARTIFACT},
         ok=artifact.exit_code() == 0,
-        execution_pass_rate=artifact.execution_pass_rate,
-        baseline_pass_rate=artifact.baseline_pass_rate,
-        delta=artifact.delta,
         interval=interval,
         spent_usd=artifact.cost.spent_usd if artifact.cost else None,
         warnings=tuple(artifact.warnings),
@@ -197,24 +190,23 @@ class _Callbacks(Display):
             self._callbacks["on_message"](text)
 
 
-class StopNow:
+def _stop_now(cancelled: threading.Event, graceful: Callable[[], bool]) -> Callable[[], bool]:
     """Stops a run at once when it is cancelled: new attempts first, then waiting for those in flight.
 
     Until then `graceful` says whether new attempts are to stop.
     """
+    asked_before = False
 
-    def __init__(self, cancelled: threading.Event, graceful: Callable[[], bool]) -> None:
-        self._cancelled = cancelled
-        self._graceful = graceful
-        self._asked_before = False
-
-    def __call__(self) -> bool:
-        if not self._cancelled.is_set():
-            return self._graceful()
-        if self._asked_before:
+    def stop() -> bool:
+        nonlocal asked_before
+        if not cancelled.is_set():
+            return graceful()
+        if asked_before:
             raise Interrupted("")  # nobody reads it: whoever cancelled gets CancelledError
-        self._asked_before = True
+        asked_before = True
         return True
+
+    return stop
 
 
 def _on_loop(callback: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:

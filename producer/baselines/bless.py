@@ -141,7 +141,8 @@ def with_baseline(plan: Plan, path: Path) -> Plan:
     if plan.baseline is None:  # every candidate is below the threshold: nothing will be run
         return plan
     now = fingerprints.of(plan)
-    _check_conditions(plan, now, blessed, path)
+    for other in _other_conditions(plan, now, blessed):
+        raise InvalidOption(f"{path}{other}")
     remarks = dict(_changed(plan, now, blessed, path))
     kept = tuple(task for task in plan.suite.tasks if task.id not in remarks)
     if not kept:
@@ -185,30 +186,22 @@ def _complete(places: Places, artifact: Artifact) -> dict[str, list[AttemptRecor
     }
 
 
-def _check_conditions(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> None:
-    """Refuse what would compare two things at once: a skill and a model, a judge or a setting."""
+def _other_conditions(plan: Plan, now: Grounds, blessed: Blessed) -> Iterator[str]:
+    """What would compare two things at once: a skill and a model, a judge or a setting; to follow the file's name."""
     options, then = plan.options, blessed.grounds
-    unknown = [model for model in options.models if model not in blessed.models]
-    if unknown:
-        raise InvalidOption(
-            f"{path} has no attempts of {unknown[0]}; it was blessed with {', '.join(blessed.models)}"
-        )
+    for model in options.models:
+        if model not in blessed.models:
+            yield f" has no attempts of {model}; it was blessed with {', '.join(blessed.models)}"
     if options.pass_k > blessed.pass_k:
-        raise InvalidOption(
-            f"{path} has {blessed.pass_k} attempts a task; --pass-k {options.pass_k} needs a baseline with as many"
-        )
+        yield f" has {blessed.pass_k} attempts a task; --pass-k {options.pass_k} needs a baseline with as many"
     judged = any(isinstance(task.judge, Rubric) for task in plan.suite.tasks)
     if judged and now.judge_model != then.judge_model:
-        raise InvalidOption(
-            f"{path} was judged by {_name(then.judge_model)}, not by {_name(now.judge_model)}"
-        )
+        yield f" was judged by {_name(then.judge_model)}, not by {_name(now.judge_model)}"
     if now.skill_mode != then.skill_mode:
-        raise InvalidOption(f"{path} was made with --skill-mode {then.skill_mode}, not {now.skill_mode}")
+        yield f" was made with --skill-mode {then.skill_mode}, not {now.skill_mode}"
     for model in options.models:
         if now.settings[model] != then.settings.get(model):
-            raise InvalidOption(
-                f"{path}: parameters, tools or program of {model} were others; bless a new run"
-            )
+            yield f": parameters, tools or program of {model} were others; bless a new run"
 
 
 def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator[tuple[str, str]]:

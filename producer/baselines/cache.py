@@ -170,8 +170,7 @@ def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Re
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:
     """How many earlier candidates were held against this baseline, and one for this run."""
     shared, seen = baseline_key(keys.values()), 0
-    candidates = [arm for arm in plan.arms if arm.name != "baseline" and arm.bundle is not None]
-    for arm in candidates:
-        assert arm.bundle is not None
-        seen = cache.note_comparison(shared, arm.bundle.digest, now)
+    candidates = [arm.bundle.digest for arm in plan.arms if arm.name != "baseline" and arm.bundle]
+    for digest in candidates:
+        seen = cache.note_comparison(shared, digest, now)
     return max(1, seen - len(candidates) + 1)

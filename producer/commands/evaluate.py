@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from producer.commands.flags import Quiet, WholeArtifact, print_json, takes_settings, typed
+from producer.commands.flags import Quiet, WholeArtifact, flag, print_json, takes_settings, typed
 from producer.settings.run_settings import described
 
 if TYPE_CHECKING:
@@ -25,36 +25,24 @@ if TYPE_CHECKING:
 def evaluate(
     context: typer.Context,
     mock: Annotated[
-        bool,
-        typer.Option(
-            "--mock", help="Fixed replies, no model, no key: tries the wiring.", rich_help_panel="Models"
-        ),
+        bool, flag("--mock", "Models", "Fixed replies, no model, no key: tries the wiring.")
     ] = False,
     detach: Annotated[
         bool,
-        typer.Option(
-            "--detach",
-            help="Submit, print the run id and return; `uplift watch` follows it.",
-            rich_help_panel="Where it runs",
-        ),
+        flag("--detach", "Where it runs", "Submit, print the run id and return; `uplift watch` follows it."),
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Show the plan with calls and cost; run nothing.",
-            rich_help_panel="Output",
-        ),
+        bool, flag("--dry-run", "Output", "Show the plan with calls and cost; run nothing.")
     ] = False,
     quiet: Quiet = False,
     as_json: WholeArtifact = False,
     printed: Annotated[
         str,
-        typer.Option(
+        flag(
             "--print",
-            metavar="WHAT",
-            help="summary (a line of JSON), or path: only the artifact's path, and exit code 0 whatever the verdict.",
-            rich_help_panel="Output",
+            "Output",
+            "summary (a line of JSON), or path: only the artifact's path, and exit code 0 whatever the verdict.",
+            "WHAT",
         ),
     ] = "summary",
     run_id: Annotated[str | None, typer.Option("--run-id", hidden=True)] = None,
@@ -83,7 +71,6 @@ def evaluate(
         --task-suite suite.yaml
     """
     from aggregate.records.settings import HOW_TO_STOP_EARLY, OLD_STOP_EARLY
-    from producer.plan import make
     from producer.runs import evaluate as evaluation
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
@@ -105,11 +92,7 @@ def evaluate(
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
     options = settings.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
-    plan = make(options, run_id=check_run_id(run_id) if run_id else None)
-    if options.baseline_artifact is not None:
-        from producer.baselines.bless import with_baseline
-
-        plan = with_baseline(plan, options.baseline_artifact)
+    plan = evaluation.planned(options, run_id=check_run_id(run_id) if run_id else None)
     if dry_run:
         _show_plan(plan, private=options.broker is None, as_json=as_json)
         return

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from aggregate.records.settings import OLD_STOP_EARLY
+from aggregate.records.settings import OLD_STOP_EARLY, Panel
 from producer.settings import run_settings
 from producer.settings.run_settings import RunSettings
 
@@ -29,6 +29,11 @@ def option(name: str, default: str | None = None) -> Any:
     return typer.Option(
         setting.flag, metavar=setting.metavar, help=words, show_default=False, rich_help_panel=setting.panel
     )
+
+
+def flag(name: str, panel: Panel, words: str, metavar: str | None = None) -> Any:
+    """A flag of a command that is no setting of a run."""
+    return typer.Option(name, metavar=metavar, help=words, rich_help_panel=panel)
 
 
 def takes_settings(*names: str, unset: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
@@ -110,12 +115,7 @@ Quiet = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 WholeArtifact = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print the whole artifact on standard output, not only the summary line.",
-        rich_help_panel="Output",
-    ),
+    bool, flag("--json", "Output", "Print the whole artifact on standard output, not only the summary line.")
 ]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `uplift runs` lists them.")]
 

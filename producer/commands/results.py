@@ -57,12 +57,11 @@ def report(
         >> "$GITHUB_STEP_SUMMARY"
     """
     from producer.runs import collect, reports
-    from producer.state_root import check_run_id
 
     where = run_context(options(context, flags))
     asked = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
     formats: list[Format] = [form for form in reports.FORMATS if asked[form]] or ["html"]
-    artifacts = collect.find(where.places, check_run_id(run_id), where.broker)
+    artifacts = collect.find(where.places, run_id, where.broker)
     for form in formats:
         if output is not None and str(output) == "-":
             for artifact in artifacts:
@@ -172,11 +171,10 @@ def rejudge(
     """
     from producer.runs import collect
     from producer.runs import rejudge as rejudging
-    from producer.state_root import check_run_id
 
     settings = options(context, flags, without=rejudging.OF_RUN)
     where = run_context(settings, quiet=quiet)
-    earlier = collect.find(where.places, check_run_id(run_id), where.broker)
+    earlier = collect.find(where.places, run_id, where.broker)
     artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, settings), where)
     report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
 
@@ -205,10 +203,9 @@ def bless(
     from aggregate.text.files import write_text
     from producer.baselines import bless as blessing
     from producer.runs import collect
-    from producer.state_root import check_run_id
 
     where = run_context(options(context, flags))
-    artifacts = collect.find(where.places, check_run_id(run_id), where.broker)
+    artifacts = collect.find(where.places, run_id, where.broker)
     artifact = blessing.choose(artifacts, candidate_id)
     blessed, warnings = blessing.bless(artifact, where.places)
     for text in warnings:

@@ -114,7 +114,6 @@ def _percent(rate: RoughInterval | None) -> str:
 
 
 def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
-    several = len(view.arms) > 2
     for arm in filter(view.is_compared, arms):
         words = Text("–")
         if (delta := view.delta(arm)) is not None:
@@ -122,7 +121,7 @@ def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
             estimate, low, high = map(whole_points, delta)
             words = Text(f"{estimate} points", style=style)
             words.append(f" ({low} to {high}, roughly, so far)", style="dim")
-        if several:
+        if len(view.arms) > 2:
             words.append(f"  {plain(view.arms[arm], LONGEST_NAME)}")
         yield "delta", words
 
@@ -265,10 +264,9 @@ class Plain(Display):
     def show(self, view: View) -> None:
         now, recorded = time.monotonic(), view.progress.recorded
         finished = recorded == view.total and self._shown != recorded
-        if now - self._last < PLAIN_SECONDS and not finished:
-            return
-        self._last, self._shown = now, recorded
-        self.say(line(view))
+        if finished or now - self._last >= PLAIN_SECONDS:
+            self._last, self._shown = now, recorded
+            self.say(line(view))
 
 
 class Live(Display):

@@ -102,11 +102,7 @@ def _server_row(server: Server, run_id: str) -> RunRow | None:
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
     """All attempts of a task, from the records at home or on the server; raises UnknownRun."""
-    path = places.records(run_id)
-    if exists(path):
-        records: list[AttemptRecord] = list(read_jsonl(path))
-    else:
-        records = _records_on_server(places, broker, run_id)
+    records = _records(places, broker, run_id)
     chosen = [record for record in records if record.task == task]
     if not chosen:
         names = sorted({record.task for record in records})
@@ -116,19 +112,22 @@ def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list
     return sorted(chosen, key=lambda record: (record.attempt, record.arm, record.model or ""))
 
 
-def _records_on_server(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+    path = places.records(run_id)
+
     def read(server: Server) -> list[AttemptRecord]:
         server.store.manifest(run_id)
         return list(server.store.records(run_id))
 
     try:
-        with connect.joining(places, run_id, broker) as server:
-            return read(server)
+        if not exists(path):
+            with connect.joining(places, run_id, broker) as server:
+                return read(server)
     except ServerNotRunning:
-        if exists(places.records(run_id)):  # its owner has brought them home since
-            return list(read_jsonl(places.records(run_id)))
-        with connect.taking_over(places, run_id) as server:
-            return read(server)
+        if not exists(path):  # else its owner has brought them home since
+            with connect.taking_over(places, run_id) as server:
+                return read(server)
+    return list(read_jsonl(path))
 
 
 def attempt_texts(records: list[AttemptRecord]) -> str:

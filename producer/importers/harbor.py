@@ -88,7 +88,7 @@ def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
     if not instruction.strip():
         raise Refused(f"{INSTRUCTION} is blank")
     files = _environment(folder, settings)
-    test_name, tests = _tests(folder)
+    test_name, test_count, tests = _tests(folder)
     id_ = found.new_id(slug(folder.name, 56) or "task")
     home = re.sub(r"\W+", "_", id_)
     fixtures = {f"{home}/{name}": data for name, data in tests.items()}
@@ -108,7 +108,7 @@ def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
         fields["files"] = [f"fixtures/{home}/files/{name}" for name in sorted(files)]
     if reply is not None:
         fields["replies"] = {"pass": f"fixtures/{home}/reply{reply[0]}"}
-    found.assertion_count += _count(tests[test_name])
+    found.assertion_count += test_count
     found.fixtures.update(fixtures)
     found.tasks.append(ImportedTask(str(folder), fields, tuple(remarks)))
 
@@ -121,8 +121,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
             raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
     if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
-    home = folder / "environment"
-    files = _all_files(home)
+    files = _all_files(folder / "environment")
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -134,10 +133,9 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
     return {} if dockerfile else files
 
 
-def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
-    """The one test file's name, and all files of `tests/`; raises Refused."""
-    home = folder / "tests"
-    files = _all_files(home)
+def _tests(folder: Path) -> tuple[str, int, dict[str, bytes]]:
+    """The one test file's name, how many tests it has, and all files of `tests/`; raises Refused."""
+    files = _all_files(folder / "tests")
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -146,30 +144,28 @@ def _tests(folder: Path) -> tuple[str, dict[str, bytes]]:
         raise Refused(
             f"it has {len(python)} test files, and a judge runs one ({', '.join(python)}); join them"
         )
-    for name, data in files.items():
-        if name.endswith(".py"):
-            _check_test(name, data)
-    return python[0], {name: data for name, data in files.items() if not name.endswith(".sh")}
+    counts = {name: _count(name, data) for name, data in files.items() if name.endswith(".py")}
+    return (
+        python[0],
+        counts[python[0]],
+        {name: data for name, data in files.items() if not name.endswith(".sh")},
+    )
 
 
-def _check_test(name: str, data: bytes) -> None:
+def _count(name: str, data: bytes) -> int:
+    """How many test functions a file has; raises Refused where it cannot be run without a container."""
     try:
-        tree = ast.parse(data)
+        nodes = list(ast.walk(ast.parse(data)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
         raise Refused(f"tests/{name} is no Python that can be read: {wrong}") from None
-    for node in ast.walk(tree):
+    for node in nodes:
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and _CONTAINER_PATH.match(text):
             where = f"tests/{name}:{getattr(node, 'lineno', 1)}"
             raise Refused(
                 f"{where} looks at {shown(text)} in a container; use AI_OUTPUT_FILE or AI_WORKSPACE"
             )
-
-
-def _count(data: bytes) -> int:
-    """How many test functions a file has."""
-    functions = (node for node in ast.walk(ast.parse(data)) if isinstance(node, ast.FunctionDef))
-    return sum(function.name.startswith("test") for function in functions)
+    return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in nodes)
 
 
 def _all_files(home: Path) -> dict[str, bytes]:
@@ -185,8 +181,7 @@ def _all_files(home: Path) -> dict[str, bytes]:
 
 def _reply(folder: Path) -> tuple[str, bytes] | None:
     """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
-    home = folder / "solution"
-    files = list(_all_files(home).items())
+    files = list(_all_files(folder / "solution").items())
     if len(files) != 1 or files[0][0].endswith(_SCRIPTS):
         return None
     suffix = Path(files[0][0]).suffix

@@ -21,7 +21,7 @@ from aggregate.text.formats import plain
 from producer.baselines.cache import BaselineCache
 from producer.runs.reports import NoReport
 from producer.server import connect
-from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, finished
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, check_run_id, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
 
@@ -176,6 +176,7 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
+    check_run_id(run_id)
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:
@@ -199,22 +200,19 @@ def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
 
 def write(artifacts: list[Artifact], notes: Notes, places: Places) -> list[Artifact]:
     """Write a run's artifacts, and a trace beside each that failed; an earlier ending's trace goes."""
-    several = len(artifacts) > 1
-    return [_write(artifact, notes, places, several=several) for artifact in artifacts]
-
-
-def _write(artifact: Artifact, notes: Notes, places: Places, *, several: bool) -> Artifact:
-    run_id, candidate = artifact.run_id, artifact.candidate_id if several else None
-    path = places.artifact(run_id, artifact.source_run_id, candidate)
-    if notes.output is not None:
-        path = Path(notes.output) / path.name if several else Path(notes.output)
-    artifact = artifact.model_copy(update={"truth_anchor": str(file.write(artifact, path))})
-    trace, path = file.trace(artifact), places.trace(run_id, candidate)
-    if trace is not None:
-        file.write_json(trace, path)
-    else:
-        path.unlink(missing_ok=True)
-    return artifact
+    several, written = len(artifacts) > 1, []
+    for artifact in artifacts:
+        run_id, candidate = artifact.run_id, artifact.candidate_id if several else None
+        path = places.artifact(run_id, artifact.source_run_id, candidate)
+        if notes.output is not None:
+            path = Path(notes.output) / path.name if several else Path(notes.output)
+        written.append(artifact.model_copy(update={"truth_anchor": str(file.write(artifact, path))}))
+        trace, path = file.trace(written[-1]), places.trace(run_id, candidate)
+        if trace is not None:
+            file.write_json(trace, path)
+        else:
+            path.unlink(missing_ok=True)
+    return written
 
 
 def write_records(path: Path, records: Iterable[AttemptRecord]) -> None:

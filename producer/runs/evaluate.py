@@ -17,15 +17,18 @@ from typing import Any
 from aggregate.artifact.model import Artifact
 from aggregate.text.files import make_folder, open_to_write
 from producer.baselines import fingerprints
+from producer.baselines.bless import with_baseline
 from producer.baselines.cache import Reuse, look_up
 from producer.display.progress import Display
-from producer.plan import Plan
+from producer.plan import Plan, make
 from producer.runs.collect import collect, write
 from producer.runs.submit import check_models, submit
 from producer.runs.watch import Watch
 from producer.server import connect
 from producer.server.connect import Server, ServerNotRunning
+from producer.settings.run_settings import RunSettings
 from producer.state_root import Notes, Places, check_output, finished
+from producer.suites.suite import Suite
 from workers.store.redis_client import AWAY
 from workers.store.run_store import Store, StoredRun
 
@@ -84,6 +87,12 @@ class RunContext:
     def resume(self, run_id: str) -> str:
         """What to type to go on with a run."""
         return self.places.command("resume", run_id, self.broker)
+
+
+def planned(options: RunSettings, *, run_id: str | None = None, suite: Suite | None = None) -> Plan:
+    """The plan that flags ask for, with the blessed baseline of a file where they name one."""
+    plan = make(options, run_id=run_id, suite=suite)
+    return with_baseline(plan, options.baseline_artifact) if options.baseline_artifact else plan
 
 
 def evaluate(plan: Plan, where: RunContext, bring: Callable[[Store], Reuse] | None = None) -> list[Artifact]:

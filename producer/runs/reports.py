@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +13,6 @@ from producer.state_root import Places, file_name
 
 if TYPE_CHECKING:
     from aggregate.artifact.model import Artifact
-    from aggregate.records.record import AttemptRecord
     from aggregate.report.source import Material
 
 Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
@@ -75,8 +74,5 @@ def _material(artifact: Artifact, places: Places, records: Path | None) -> Mater
     path = records or folder / "records.jsonl.gz"
     if artifact.was_run and not exists(path):
         raise NoReport(f"{path}: the run's records are not there; say where they are with --records")
-
-    def read() -> Iterable[AttemptRecord]:
-        return read_jsonl(path) if artifact.was_run else []
-
+    read = partial(read_jsonl, path) if artifact.was_run else list
     return Material(artifact, read, read_tasks(folder / "tasks.jsonl.gz"))

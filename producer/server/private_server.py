@@ -75,7 +75,11 @@ class Local:
     def start_worker(self, variables: Mapping[str, str]) -> None:
         """Start a worker, with these variables in its environment."""
         self._told = variables
-        environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(self._scratch())}
+        # What a killed worker leaves behind lies here, where the next start removes it.
+        scratch = self.folder / "tmp"
+        remove(scratch)
+        make_folder(scratch)
+        environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(scratch)}
         # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
         environment.pop("UPLIFT_METRICS_PORT", None)
         self.worker = _start(
@@ -114,13 +118,6 @@ class Local:
         with suppress(OSError):
             (self.folder / "address.json").unlink()
         remove(self.folder if self.forget else self.folder / "tmp")
-
-    def _scratch(self) -> Path:
-        # What a killed worker leaves behind lies here, where the next start removes it.
-        scratch = self.folder / "tmp"
-        remove(scratch)
-        make_folder(scratch)
-        return scratch
 
 
 def server_binary() -> str:
@@ -329,8 +326,6 @@ def _watch_over(pid: int, at_death: signal.Signals) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(timeout=STOP_SECONDS)

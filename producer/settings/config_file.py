@@ -78,13 +78,10 @@ def looks_secret(key: str, value: object) -> bool:
 
 
 def _secrets(value: object, steps: Steps) -> Iterator[Broken]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _secrets(inner, (*steps, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _secrets(inner, (*steps, number))
-    elif looks_secret(str(next((step for step in reversed(steps) if isinstance(step, str)), "")), value):
+    parts = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    for step, part in parts:
+        yield from _secrets(part, (*steps, step))
+    if looks_secret(str(next((step for step in reversed(steps) if isinstance(step, str)), "")), value):
         if steps == ("broker",):
             yield steps, "holds a password; set UPLIFT_BROKER instead"
         else:
@@ -124,7 +121,6 @@ OTHER_VARIABLES = (
     *("UPLIFT_MONITOR_PORT", "UPLIFT_WORKER_MEMORY", "UPLIFT_FOLDER", "UPLIFT_USER", "UPLIFT_RESTARTS"),
     *("UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"),
 )
-_TABLES = ("params", "limits", "prices", "commands")
 
 
 class InvalidConfig(UpliftError, ValueError):
@@ -312,7 +308,7 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) 
 def _keys(raw: Mapping[str, Any]) -> Iterator[str]:
     """Places of all values, tables of a model or a program as a whole."""
     for key, value in raw.items():
-        if key in _TABLES and isinstance(value, dict):
+        if kind_of(key) is dict and isinstance(value, dict):
             yield from (place((key, inner)) for inner in value)
         else:
             yield key

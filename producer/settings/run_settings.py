@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin
@@ -38,81 +38,45 @@ class LimitsTable(Limits):
     __pydantic_extra__: dict[str, Limits]
 
 
+# What one run compares is no habit of a project: flags say it, and no config does.
+_by_flag = partial(Setting, "What to compare", in_config=False)
+
+
 class RunSettings(CallSettings, WorkerSettings, ResultSettings):
     """What a person asks for when they start a run; see `uplift evaluate --help` for what each means."""
 
     model_config = ConfigDict(defer_build=True)  # `--help` needs the fields alone
 
     task_suite: Annotated[
-        Path | None,
-        Setting("What to compare", "The suite: a YAML file of tasks and judges; needed."),
+        Path | None, Setting("What to compare", "The suite: a YAML file of tasks and judges; needed.")
     ] = None
     standalone: Annotated[
         bool,
-        Setting(
-            "What to compare",
-            "Evaluate the skill at --skill-path, without a ranking; may be left out where there is no --input.",
-            in_config=False,
+        _by_flag(
+            "Evaluate the skill at --skill-path, without a ranking; may be left out where there is no --input."
         ),
     ] = False
     skill_path: Annotated[
-        Path | None,
-        Setting("What to compare", "The candidate: a skill folder or a SKILL.md."),
+        Path | None, Setting("What to compare", "The candidate: a skill folder or a SKILL.md.")
     ] = None
     baseline_path: Annotated[
         Path | None,
-        Setting(
-            "What to compare",
-            "The baseline skill.",
-            default="the bare model, with no skill",
-            keyword="baseline",
-            in_config=False,
-        ),
+        _by_flag("The baseline skill.", default="the bare model, with no skill", keyword="baseline"),
     ] = None
     baseline_artifact: Annotated[
         Path | None,
-        Setting(
-            "What to compare",
-            "A blessed baseline, as `uplift bless` writes it: compared with, not run.",
-            "FILE",
-            in_config=False,
-        ),
+        _by_flag("A blessed baseline, as `uplift bless` writes it: compared with, not run.", "FILE"),
     ] = None
-    no_baseline: Annotated[
-        bool,
-        Setting("What to compare", "Run the candidate alone; it passes at a rate of 0.5.", in_config=False),
-    ] = False
+    no_baseline: Annotated[bool, _by_flag("Run the candidate alone; it passes at a rate of 0.5.")] = False
     ranking: Annotated[
-        Path | None,
-        Setting(
-            "What to compare",
-            "A ranking artifact (JSON) with candidates; pipeline mode.",
-            flag="--input",
-            in_config=False,
-        ),
+        Path | None, _by_flag("A ranking artifact (JSON) with candidates; pipeline mode.", flag="--input")
     ] = None
     candidate_ids: Annotated[
-        tuple[str, ...],
-        Setting(
-            "What to compare",
-            "A candidate of the ranking, or `all`; may repeat.",
-            "ID",
-            flag="--candidate-id",
-            in_config=False,
-        ),
+        tuple[str, ...], _by_flag("A candidate of the ranking, or `all`; may repeat.", "ID", "--candidate-id")
     ] = ()
-    tasks: Annotated[
-        tuple[str, ...],
-        Setting("What to compare", "Only this task; may repeat.", "ID", flag="--task", in_config=False),
-    ] = ()
-    tags: Annotated[
-        tuple[str, ...],
-        Setting("What to compare", "Only tasks with this tag; may repeat.", "TAG", "--tag", in_config=False),
-    ] = ()
-    tiers: Annotated[
-        tuple[str, ...],
-        Setting("What to compare", "Only tasks of this tier; may repeat.", "TIER", "--tier", in_config=False),
-    ] = ()
+    tasks: Annotated[tuple[str, ...], _by_flag("Only this task; may repeat.", "ID", "--task")] = ()
+    tags: Annotated[tuple[str, ...], _by_flag("Only tasks with this tag; may repeat.", "TAG", "--tag")] = ()
+    tiers: Annotated[tuple[str, ...], _by_flag("Only tasks of this tier; may repeat.", "TIER", "--tier")] = ()
     limits: Annotated[
         LimitsTable,
         Setting(
@@ -202,43 +166,38 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
 
     def check(self) -> None:
         """Raise InvalidOption for combinations that make no sense."""
+        for words in self._contradictions():
+            raise InvalidOption(words)
+
+    def _contradictions(self) -> Iterator[str]:
         if self.task_suite is None:
-            raise InvalidOption("--task-suite is missing; give the suite, or set task_suite in uplift.toml")
+            yield "--task-suite is missing; give the suite, or set task_suite in uplift.toml"
         nothing = not (self.ranking or self.standalone or self.skill_path)
         if nothing or (self.ranking and self.standalone):
-            raise InvalidOption("choose one: --standalone with --skill-path, or --input with --candidate-id")
+            yield "choose one: --standalone with --skill-path, or --input with --candidate-id"
         if self.ranking is None and self.skill_path is None:
-            raise InvalidOption("--standalone needs --skill-path; give the skill's folder or its SKILL.md")
-        if self.ranking is not None:
-            if not self.candidate_ids:
-                raise InvalidOption("--input needs --candidate-id; give an id of the ranking, or all")
-            if self.skill_path or self.baseline_path:
-                raise InvalidOption(
-                    "--skill-path and --baseline-path belong to --standalone; the ranking names both"
-                )
+            yield "--standalone needs --skill-path; give the skill's folder or its SKILL.md"
+        if self.ranking and not self.candidate_ids:
+            yield "--input needs --candidate-id; give an id of the ranking, or all"
+        if self.ranking and (self.skill_path or self.baseline_path):
+            yield "--skill-path and --baseline-path belong to --standalone; the ranking names both"
         if self.no_baseline and self.baseline_path:
-            raise InvalidOption("--no-baseline and --baseline-path exclude each other")
+            yield "--no-baseline and --baseline-path exclude each other"
         if self.baseline_artifact and (self.baseline_path or self.no_baseline):
-            raise InvalidOption(
-                "--baseline-artifact excludes --baseline-path and --no-baseline; it is the baseline"
-            )
+            yield "--baseline-artifact excludes --baseline-path and --no-baseline; it is the baseline"
         if self.stop_early and self.pass_k < 2:
-            raise InvalidOption("--stop-early needs --pass-k 2 or more: it looks after each round")
+            yield "--stop-early needs --pass-k 2 or more: it looks after each round"
         if self.gate_cost is not None and self.no_baseline:
-            raise InvalidOption(
-                "--gate-cost and --no-baseline exclude each other: no ratio of costs is left to tell"
-            )
+            yield "--gate-cost and --no-baseline exclude each other: no ratio of costs is left to tell"
         if self.gate == "regression" and self.stop_early:
-            raise InvalidOption("--gate regression needs every attempt: leave out --stop-early")
+            yield "--gate regression needs every attempt: leave out --stop-early"
         if self.stop_early and self.no_baseline:
-            raise InvalidOption(
-                "--stop-early needs a baseline: without one there is no difference to be sure of"
-            )
+            yield "--stop-early needs a baseline: without one there is no difference to be sure of"
         for name in self.params:
             if (why := refused_param(name)) is not None:
-                raise InvalidOption(f"--param {name} {why}")
+                yield f"--param {name} {why}"
         if len(set(self.models)) != len(self.models):
-            raise InvalidOption("--model names the same model twice")
+            yield "--model names the same model twice"
 
 
 def part(settings: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
@@ -294,17 +253,13 @@ def default_text(name: str) -> str:
 
 def kind_of(name: str) -> type:
     """The type of a setting's values: bool, int, float, str, Path, tuple or dict."""
-    inner = _without_none(_FIELDS[name].annotation)
+    inner: Any = _FIELDS[name].annotation
+    if get_origin(inner) in (Union, UnionType):
+        inner = next(kind for kind in get_args(inner) if kind is not type(None))
     if get_origin(inner) is Literal:
         return str
     kind = get_origin(inner) or inner
     return dict if issubclass(kind, BaseModel) else cast("type", kind)
-
-
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (Union, UnionType):
-        return next(kind for kind in get_args(annotation) if kind is not type(None))
-    return annotation
 
 
 def refused_param(name: str) -> str | None:
@@ -363,8 +318,6 @@ def _message(steps: Steps, error: ErrorDetails) -> str:
             return f"is {_shown(given)}; allowed: {words}{hint}"
         case "string_type" if steps == ("gate_cost",):
             return f'is {_shown(given)}; must be text such as "+10%"'
-        case "string_pattern_mismatch":
-            return f"is {_shown(given)}; must be the name of an environment variable, without a value"
     words = _MUST[kind].format(**context) if kind in _MUST else requirement(error)
     return f"is {_shown(given)}; {words}"
 
@@ -378,6 +331,7 @@ _MUST = {
     "greater_than": "must be above {gt:g}",
     "less_than": "must be below {lt:g}",
     "too_short": "must not be empty",
+    "string_pattern_mismatch": "must be the name of an environment variable, without a value",
 }
 
 

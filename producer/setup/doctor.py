@@ -74,7 +74,8 @@ def examine(config: Config, environment: Mapping[str, str] = os.environ) -> Iter
     """All checks, in the order in which people want them; some take a second."""
     values = config.values
     yield from _versions()
-    yield from _variables(environment)
+    for name, hint in configs.unknown_variables(environment).items():
+        yield Check(name, "warning", "means nothing to uplift", f"unset it, or correct its name{hint}")
     yield from _state_root(values.state_root)
     if values.broker:
         yield from _broker(values.broker, insecure=values.insecure)
@@ -134,11 +135,6 @@ def _versions() -> Iterator[Check]:
             yield Check(wanted.name, "problem", found, remedy)
         elif wanted.name in PINNED:
             yield Check(wanted.name, "ok", f"{found} (needs {wanted.specifier})")
-
-
-def _variables(environment: Mapping[str, str]) -> Iterator[Check]:
-    for name, hint in configs.unknown_variables(environment).items():
-        yield Check(name, "warning", "means nothing to uplift", f"unset it, or correct its name{hint}")
 
 
 def _state_root(root: Path) -> Iterator[Check]:

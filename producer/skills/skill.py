@@ -204,9 +204,7 @@ def load(path: Path) -> Skill:
         raise InvalidSkill(
             f"skill not found: {path}; give a folder with a {FILE_NAME}, or a {FILE_NAME} file"
         )
-    text = read_text(file)
-    _check_text(text, str(file))
-    return _checked(Skill(path=file, name="", description="", text=text, folder=folder), str(file))
+    return with_text(Skill(path=file, name="", description="", text="", folder=folder), read_text(file))
 
 
 def with_text(skill: Skill, text: str, *, place: str | None = None) -> Skill:

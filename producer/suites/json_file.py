@@ -31,7 +31,7 @@ def parse(text: str, file: str) -> Document:
     """The text's values and what is wrong with it as JSON; problems call it `file`. Never raises."""
     if (wrong := _syntax_error(text)) is not None:
         return Document(file, text, None, (wrong,))
-    return yaml_file.parse(text, file, _Events)
+    return yaml_file.parse(text, file, _events)
 
 
 def _syntax_error(text: str) -> Finding | None:
@@ -47,28 +47,20 @@ def _syntax_error(text: str) -> Finding | None:
     return None
 
 
-class _Events:
+def _events(text: str) -> Iterator[Any]:
     """The events that a YAML parser would tell of a text that is JSON."""
-
-    def __init__(self, text: str) -> None:
-        self._events = self._told(text)
-
-    def get_event(self) -> Any:
-        return next(self._events, None)
-
-    def _told(self, text: str) -> Iterator[Any]:
-        for token in _TOKEN.finditer(text):
-            start, end = (yaml.Mark("", index, 0, 0, None, 0) for index in token.span())
-            match token[0]:
-                case "{":
-                    yield yaml.MappingStartEvent(None, None, True, start, end)
-                case "[":
-                    yield yaml.SequenceStartEvent(None, None, True, start, end)
-                case "}":
-                    yield yaml.MappingEndEvent(start, end)
-                case "]":
-                    yield yaml.SequenceEndEvent(start, end)
-                case word if word[0] == '"':
-                    yield yaml.ScalarEvent(None, None, (False, True), json.loads(word), start, end, '"')
-                case word:
-                    yield yaml.ScalarEvent(None, None, (True, False), word, start, end)
+    for token in _TOKEN.finditer(text):
+        start, end = (yaml.Mark("", index, 0, 0, None, 0) for index in token.span())
+        match token[0]:
+            case "{":
+                yield yaml.MappingStartEvent(None, None, True, start, end)
+            case "[":
+                yield yaml.SequenceStartEvent(None, None, True, start, end)
+            case "}":
+                yield yaml.MappingEndEvent(start, end)
+            case "]":
+                yield yaml.SequenceEndEvent(start, end)
+            case word if word[0] == '"':
+                yield yaml.ScalarEvent(None, None, (False, True), json.loads(word), start, end, '"')
+            case word:
+                yield yaml.ScalarEvent(None, None, (True, False), word, start, end)

@@ -67,7 +67,6 @@ def _in_any_script(text: str) -> str:
 
 
 NotBlank = Annotated[str, StringConstraints(pattern=_NOT_BLANK)]
-Seconds = Annotated[float, Field(strict=True, ge=1, le=3600)]
 
 
 class RepliesRules(Replies):
@@ -77,19 +76,6 @@ class RepliesRules(Replies):
     failing: Annotated[FixturePath | None, Field(alias="fail")] = None
 
 
-class TaskRules(Task):
-    """A task as a suite may write it; `Task` itself is what travels."""
-
-    id: Annotated[str, StringConstraints(pattern=_ID), AfterValidator(_in_any_script)]
-    prompt: NotBlank
-    timeout_seconds: Seconds = DEFAULT_TIMEOUT_SECONDS
-    tier: NotBlank | None = None
-    tags: tuple[NotBlank, ...] = ()
-    files: tuple[FixturePath, ...] = ()
-    replies: RepliesRules | None = None
-    should_trigger: Annotated[bool | None, Field(strict=True)] = None
-
-
 class _Rules(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -97,9 +83,19 @@ class _Rules(BaseModel):
 class Defaults(_Rules):
     """What a task takes when it does not say so itself."""
 
-    timeout_seconds: Seconds = DEFAULT_TIMEOUT_SECONDS
+    timeout_seconds: Annotated[float, Field(strict=True, ge=1, le=3600)] = DEFAULT_TIMEOUT_SECONDS
     tier: NotBlank | None = None
     tags: tuple[NotBlank, ...] = ()
+
+
+class TaskRules(Defaults, Task):
+    """A task as a suite may write it; `Task` itself is what travels."""
+
+    id: Annotated[str, StringConstraints(pattern=_ID), AfterValidator(_in_any_script)]
+    prompt: NotBlank
+    files: tuple[FixturePath, ...] = ()
+    replies: RepliesRules | None = None
+    should_trigger: Annotated[bool | None, Field(strict=True)] = None
 
 
 class SuiteRules(_Rules):
@@ -235,9 +231,7 @@ def _unquote_hint(node: Node) -> str:
 
 FOLDER = "fixtures"
 # By convention every judge setting that names a file ends so.
-_JUDGE_KEYS = tuple(
-    dict.fromkeys(key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file"))
-)
+_JUDGE_KEYS = {key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file")}
 # One schema with many mistakes is told well enough by a few of them.
 _MOST_EACH = 20
 
@@ -284,11 +278,10 @@ def _is_fixture(node: Node) -> bool:
 
 
 def _named_files(task: Node) -> Iterator[tuple[Steps, Node]]:
-    for mapping, keys in (("judge", _JUDGE_KEYS), ("replies", ("pass", "fail"))):
-        holder = task.get(mapping)
-        for key in keys if holder else ():
-            if holder and (node := holder.get(key)):
-                yield (mapping, key), node
+    for steps in (*(("judge", key) for key in _JUDGE_KEYS), ("replies", "pass"), ("replies", "fail")):
+        node, is_there = task.at(steps)
+        if is_there:
+            yield steps, node
     for index, node in enumerate(task.items("files")):
         yield ("files", index), node
 

@@ -137,16 +137,8 @@ def _check_known(kind: str, asked: Sequence[str], known: Iterable[str]) -> None:
 
 def _findings(document: Document, folder: Path) -> Iterator[Finding]:
     yield from document.findings
-    root = document.root
-    if root is None:
-        if not document.findings:
-            yield Finding(0, "", "is empty; must be a mapping with skill_id, version and tasks")
-    elif not isinstance(root.value, dict):
-        if not root.bad:
-            what = {list: "is a list", type(None): "is empty"}.get(type(root.value), "is a single value")
-            start = 0 if root.value is None else root.start
-            yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
-    else:
+    root = document.root or Node(0, None, bad=bool(document.findings))
+    if isinstance(root.value, dict):
         for findings in (
             rules.broken_rules(root, document.text),
             _repeated_ids(root, document),
@@ -154,6 +146,10 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
             rules.wrong_schemas(root, folder),
         ):
             yield from islice(findings, MAX_PROBLEMS + 1)
+    elif not root.bad:
+        what = {list: "is a list", type(None): "is empty"}.get(type(root.value), "is a single value")
+        start = 0 if root.value is None else root.start
+        yield Finding(start, "", f"{what}; must be a mapping with skill_id, version and tasks")
 
 
 def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -89,6 +89,8 @@ _HOPELESS_DEPTH = 256
 
 # libyaml where PyYAML was built with it; the pure parser gives the same events, many times slower.
 DEFAULT_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Events = Callable[[str], Iterable[Any]]
+yaml_events: Events = partial(yaml.parse, Loader=DEFAULT_LOADER)
 
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -109,15 +111,16 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def parse(text: str, file: str, loader: Any = DEFAULT_LOADER) -> Document:
+def parse(text: str, file: str, events: Events = yaml_events) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
-    Problems call it `file`. An empty text has no values and nothing wrong. Never raises.
+    Problems call it `file`. `events` may read another language. An empty text has no values and nothing wrong.
+    Never raises.
     """
     builder = _Builder(text)
     root = None
     try:
-        root = builder.read(loader)
+        root = builder.read(events)
     except _GiveUp:
         pass
     except yaml.MarkedYAMLError as error:
@@ -166,6 +169,7 @@ def _plain_value(text: str) -> Any:
     return float(text)
 
 
+@dataclass(slots=True, eq=False)
 class _Frame:
     """A mapping or list that is being read.
 
@@ -173,38 +177,33 @@ class _Frame:
     `keep` off, the key's value is read and dropped. In a `rejected` frame nothing more is worth a complaint.
     """
 
-    __slots__ = ("children", "keep", "key", "key_start", "node", "rejected", "step", "value")
-
-    def __init__(self, node: Node, step: str | int | None, *, rejected: bool) -> None:
-        self.node = node
-        self.children: Any = node.children
-        self.value = node.value
-        self.step = step
-        self.rejected = rejected
-        self.key: str | None = None
-        self.key_start = 0
-        self.keep = True
+    node: Node
+    step: str | int | None
+    rejected: bool
+    key: str | None = None
+    key_start: int = 0
+    keep: bool = True
 
     @property
     def awaits_key(self) -> bool:
-        return self.key is None and type(self.value) is dict
+        return self.key is None and type(self.node.value) is dict
 
     @property
     def next_step(self) -> str | int | None:
-        return self.key if type(self.value) is dict else len(self.value)
+        return self.key if type(self.node.value) is dict else len(self.node.value)
 
     def take_key(self, key: str, start: int, *, keep: bool) -> None:
         self.key, self.key_start, self.keep = key, start, keep
 
     def take(self, node: Node) -> None:
-        if self.key is None:
-            self.children.append(node)
-            self.value.append(node.value)
-            return
-        if self.keep:
+        children, value = self.node.children, self.node.value
+        if isinstance(children, list):
+            children.append(node)
+            value.append(node.value)
+        elif self.keep and children is not None and self.key is not None:
             node.key_start = self.key_start
-            self.children[self.key] = node
-            self.value[self.key] = node.value
+            children[self.key] = node
+            value[self.key] = node.value
         self.key = None
 
 
@@ -233,8 +232,8 @@ class _Builder:
             where = "" if since is None or start < since else None
             self.complain(start, f"forbidden character U+{ord(character):04X}; remove it", where)
 
-    def read(self, loader: Any) -> Node | None:
-        for number, event in enumerate(iter(loader(self._text).get_event, None)):
+    def read(self, events: Events) -> Node | None:
+        for number, event in enumerate(events(self._text)):
             kind = type(event)
             if kind is yaml.ScalarEvent:
                 self._scalar(event)
@@ -281,11 +280,10 @@ class _Builder:
         start, value = event.start_mark.index, event.value
         if self._characters:
             self.complain_of_characters(event.end_mark.index, since=start)
-        if event.anchor is not None or event.tag is not None:
-            self._complain_of_properties(event)
-            if event.tag is not None:
-                self._reject(start)
-                return
+        self._complain_of_properties(event)
+        if event.tag is not None:
+            self._reject(start)
+            return
         if event.implicit[0]:
             try:
                 value = _plain_value(value)
@@ -307,8 +305,8 @@ class _Builder:
         elif key == "<<" and event.implicit[0]:
             self.complain(start, "merge key << is not allowed; write the keys out")
             frame.node.bad = True
-        elif key in frame.children:
-            line = self._document.line(frame.children[key].key_start)
+        elif (first := frame.node.get(key)) is not None:
+            line = self._document.line(first.key_start)
             frame.take_key(key, start, keep=False)
             self.complain(start, f"duplicate key {shown(key)}, first on line {line}; keep one of them")
         else:
@@ -316,8 +314,7 @@ class _Builder:
         frame.take_key(event.value, start, keep=keep)
 
     def _container(self, event: Any, node: Node) -> None:
-        if event.anchor is not None or event.tag is not None:
-            self._complain_of_properties(event)
+        self._complain_of_properties(event)
         parent, depth = self._frames[-1], len(self._frames)
         step, rejected = parent.next_step, True
         if depth > _HOPELESS_DEPTH:
