@@ -19,8 +19,7 @@ from rich.console import Console
 from statsmodels.stats.weightstats import DescrStatsW
 
 from aggregate.artifact import blocks, build, sentences
-from aggregate.artifact.blocks import MEASURES
-from aggregate.artifact.model import Artifact, loads
+from aggregate.artifact.model import MEASURES, Artifact, loads
 from aggregate.formulas.intervals import ratio_interval
 from aggregate.formulas.verdict import largest_ratio
 from aggregate.records import frames
@@ -197,7 +196,7 @@ def test_tasks_that_both_arms_passed_are_compared_by_themselves():
 
 def test_every_measure_is_told_apart():
     def used(arm: str, factor: int) -> list[AttemptRecord]:
-        names = [name for name in MEASURES.values() if name not in ("cost_usd", "model_ms")]
+        names = [name for name, _ in MEASURES.values() if name not in ("cost_usd", "model_ms")]
         completion = {name: factor * place for place, name in enumerate(names, start=1)} | {"text": "x"}
         return [a_record(task, arm, model_ms=100 * factor**2, completion=completion) for task in "abc"]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from aggregate.artifact.model import MEASURES
 from aggregate.artifact.sentences import listed
 from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
@@ -21,17 +22,6 @@ from aggregate.records.frames import values
 from aggregate.records.rows import Measured
 from aggregate.records.run_info import BASELINE, CANDIDATE, RunInfo, TaskInfo
 from aggregate.text.formats import counted, plain
-
-# Measures of the artifact, and the attempts' column that each is made of.
-MEASURES = {
-    "cost": "cost_usd",
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cache_read_tokens": "cache_read_tokens",
-    "cache_write_tokens": "cache_write_tokens",
-    "model_calls": "turns",
-    "model_seconds": "model_ms",
-}
 
 
 def costs_block(
@@ -60,11 +50,8 @@ def costs_block(
         ),
         **gain,
         "spent_usd": _bill(info, attempts),
-        "wasted_usd": info.wasted_usd,
-        "wasted_attempts": info.wasted_attempts,
-        "budget_usd": info.budget_usd,
+        **info.model_dump(include={"wasted_usd", "wasted_attempts", "budget_usd", "assumed_usd"}),
         "over_budget_usd": over_budget(info),
-        "assumed_usd": info.assumed_usd,
         "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
     }
 
@@ -125,7 +112,7 @@ def efficiency_block(attempts: pd.DataFrame, arm: str, level: float) -> dict[str
             name: _measure(
                 mine[column].to_numpy()[chosen], other[column].to_numpy()[chosen], tasks[chosen], level
             )
-            for name, column in MEASURES.items()
+            for name, (column, _) in MEASURES.items()
         }
         for group, chosen in (("all", np.ones(len(cells), bool)), ("both_passed", passed))
     }
@@ -137,7 +124,8 @@ def _means(attempts: pd.DataFrame, arm: str) -> pd.DataFrame:
     A mean over what happens to be known would hide the dear attempts that ended without a bill.
     """
     judged = attempts["judged"] & (attempts["arm"] == arm)
-    numbers = attempts.loc[judged, ["task", "model", "passed", *MEASURES.values()]]
+    columns = [column for column, _ in MEASURES.values()]
+    numbers = attempts.loc[judged, ["task", "model", "passed", *columns]]
     cells = numbers.groupby(["task", "model"], sort=True)
     return cells.mean().where(cells.count().eq(cells.size(), axis=0))
 
@@ -153,10 +141,8 @@ def _measure(mine: Floats, other: Floats, tasks: NDArray[np.intp], level: float)
     with np.errstate(over="ignore"):
         of_totals = float(mine[known].sum() / bill) if bill > 0 else math.nan
     return {
+        **vars(ratio),
         "ratio": ratio.estimate,
-        "low": ratio.low,
-        "high": ratio.high,
-        "level": level,
         "ratio_of_totals": of_totals,
         "n_tasks": len(by_task),
         "n_all": len(np.unique(tasks)),
@@ -185,8 +171,8 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
     with_concepts = set(zip(values(having["task"]), values(having["model"]), strict=True))
     several = len({model for _, model in matched}) > 1
     repeated = tasks[(tasks["arm"] == arm) & (tasks["n_scored"] >= 2)]
-    numbers = (repeated[name].tolist() for name in ("n_scored", "accuracy_std_dev", "accuracy_range"))
-    columns = (values(repeated["task"]), values(repeated["model"]), *numbers)
+    names = ("task", "model", "n_scored", "accuracy_std_dev", "accuracy_range")
+    columns = (values(repeated[name]) for name in names)
     spreads = consistency_of(
         {
             f"{task} ({model})" if several else task: spread_of(
@@ -254,8 +240,7 @@ def mean_advantage(speedups: dict[str, Any] | None, arm: str) -> float | None:
 
 def _summary(tasks: dict[str, list[Measured]]) -> dict[str, Any]:
     payloads = {task: [_payload(one) for one in attempts] for task, attempts in sorted(tasks.items())}
-    joined = [_task(payloads[task], tasks[task]) for task in sorted(tasks)]
-    return {**summarize_speedups(joined), "tasks": payloads}
+    return {**summarize_speedups(list(map(_task, payloads.values()))), "tasks": payloads}
 
 
 def _payload(one: Measured) -> dict[str, Any]:
@@ -265,15 +250,15 @@ def _payload(one: Measured) -> dict[str, Any]:
     return {"attempt": one.attempt, "passed": one.passed, **payload}
 
 
-def _task(payloads: Sequence[dict[str, Any]], attempts: Sequence[Measured]) -> dict[str, Any]:
+def _task(payloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One task over its attempts: means of ratios, sums of what was measured and paid."""
     costs = [payload["task_cost_usd"] for payload in payloads if payload["task_cost_usd"] is not None]
     return {
         **{name: mean_known(payload[name] for payload in payloads) for name in _MEANS},
         **{name: sum(payload[name] for payload in payloads) for name in _SUMS},
         "task_cost_usd": sum(costs) if costs else None,
-        "attempts": len(attempts),
-        "passes": sum(one.passed for one in attempts),
+        "attempts": len(payloads),
+        "passes": sum(payload["passed"] for payload in payloads),
     }
 
 
@@ -393,14 +378,11 @@ _NAME = 80
 def served_block(attempts: pd.DataFrame, arms: list[str]) -> Served:
     """By model and arm, what the answers say of themselves; nothing of models that do not tell."""
     made: Served = {}
-    of_arms = attempts[attempts["arm"].isin(arms)]
+    of_arms = attempts.loc[attempts["arm"].isin(arms), ["model", "arm", *_FIELDS.values()]]
     for field, column in _FIELDS.items():
-        known = of_arms[["model", "arm", column]].dropna().drop_duplicates()
-        for model, arm, value in zip(*(values(known[name]) for name in known.columns), strict=True):
-            made.setdefault(model, {}).setdefault(arm, {}).setdefault(field, []).append(value)
-    for sides in made.values():
-        for told in sides.values():
-            told.update({field: sorted(found) for field, found in told.items()})
+        known = of_arms.dropna(subset=[column]).groupby(["model", "arm"], sort=False)[column]
+        for (model, arm), found in known:
+            made.setdefault(str(model), {}).setdefault(str(arm), {})[field] = sorted(found.unique())
     return made
 
 

@@ -287,6 +287,18 @@ class CostRatio(_Block):
     word: Literal["cheaper", "dearer"] | None
 
 
+# Measures of the artifact: the attempts' column that each is made of, and what tables call it.
+MEASURES = {
+    "cost": ("cost_usd", "Cost"),
+    "input_tokens": ("input_tokens", "Tokens in"),
+    "output_tokens": ("output_tokens", "Tokens out"),
+    "cache_read_tokens": ("cache_read_tokens", "Cache reads"),
+    "cache_write_tokens": ("cache_write_tokens", "Cache writes"),
+    "model_calls": ("turns", "Model calls"),
+    "model_seconds": ("model_ms", "Model time"),
+}
+
+
 class Efficiency(_Block):
     """Each measure over all tasks, and over those that both arms passed."""
 

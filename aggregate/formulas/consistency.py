@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Real
@@ -42,7 +43,7 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
         {
             task: spread_of(
                 len(accuracies),
-                _population_std(accuracies),
+                statistics.pstdev(accuracies),
                 max(accuracies) - min(accuracies),
                 concept_overlap(matched, has_concepts=task in with_concepts),
             )
@@ -92,11 +93,6 @@ def spread_of(attempts: int, std: float, spread: float, overlap: float) -> dict[
         "unseen_bound": math.nan if spread else unseen_bound(attempts),
         "concept_overlap": overlap,
     }
-
-
-def _population_std(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / len(values))
 
 
 def concept_overlap(matched: Sequence[Iterable[str]], *, has_concepts: bool = False) -> float:

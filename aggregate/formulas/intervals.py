@@ -319,13 +319,10 @@ def _mean_bounds(differences: Floats, level: float) -> tuple[float, float]:
     centre = float(values @ weights) / total
     spread = math.sqrt(float((values - centre) ** 2 @ weights) / total / (total + 1))
 
-    def below(mean: float) -> float:
-        return float(share_below(mean, values, weights)[0])
+    def lower_end(points: Floats, centre: float) -> float:
+        return _root(lambda mean: float(share_below(mean, points, weights)[0]), tail, centre, spread)
 
-    def above(mean: float) -> float:
-        return float(share_below(mean, -values, weights)[0])
-
-    return _root(below, tail, centre, spread), -_root(above, tail, -centre, spread)
+    return lower_end(values, centre), -lower_end(-values, -centre)
 
 
 def _posteriors(counts: PairedCounts) -> tuple[tuple[float, float], tuple[float, float]]:

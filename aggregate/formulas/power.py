@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from math import comb
@@ -71,11 +72,7 @@ def _smallest(enough: Callable[[int], bool]) -> int | None:
     """Bisect for the first number that is enough; more is never worse from two tasks on."""
     if not enough(MOST_ATTEMPTS):
         return None
-    low, high = 0, MOST_ATTEMPTS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return 1 + bisect_left(range(1, MOST_ATTEMPTS), True, key=enough)
 
 
 @lru_cache(maxsize=65536)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from math import comb
 
@@ -97,7 +98,7 @@ def compute_impl_rate(achieved: float, maximum: float) -> float:
 def consensus(values: Iterable[float | None]) -> float:
     """Median of what a panel's judges gave, leaving out those that gave nothing; NaN when none did."""
     given = [float(value) for value in values if value is not None and not math.isnan(value)]
-    return float(np.median(given)) if given else math.nan
+    return statistics.median(given) if given else math.nan
 
 
 def mean_known(values: Iterable[float | None]) -> float:

@@ -58,20 +58,14 @@ def plan_looks(rounds: int, alpha: float = ALPHA) -> tuple[PlannedLook, ...]:
         raise ValueError(f"rounds: {rounds}; looks between rounds need at least 2 attempts per task")
     if not 0 < alpha < 0.5:
         raise ValueError(f"alpha: {alpha} is not between 0 and 0.5")
-    from scipy.special import ndtr
+    from scipy.special import ndtr, ndtri
 
     fractions = [number / rounds for number in range(1, rounds + 1)]
-    spent = [_spent(fraction, alpha) for fraction in fractions]
+    spent = [2 * float(ndtr(ndtri(alpha / 2) / math.sqrt(fraction))) for fraction in fractions]
     return tuple(
         PlannedLook(number, spent[number - 1], bound, 1 - 2 * float(ndtr(-bound)))
         for number, bound in enumerate(_bounds(fractions, spent), start=1)
     )
-
-
-def _spent(fraction: float, alpha: float) -> float:
-    from scipy.special import ndtr, ndtri
-
-    return 2 * float(ndtr(ndtri(alpha / 2) / math.sqrt(fraction)))
 
 
 def _bounds(fractions: list[float], spent: list[float]) -> list[float]:

@@ -156,12 +156,8 @@ def measure(group: Group) -> dict[str, float]:
 
 def named(row: Mapping[str, float]) -> dict[str, float | int | bool]:
     """Metrics for JSON: counts as integers, and `no_pass` where the cost of a pass is infinite."""
-    values: dict[str, float | int | bool] = {}
-    for name in NAMES:
-        value = row[name]
-        values[name] = int(value) if name in _COUNTS and np.isfinite(value) else value
-    values["no_pass"] = bool(np.isposinf(row["cop"]))
-    return values
+    counts = {name: int(row[name]) for name in _COUNTS if np.isfinite(row[name])}
+    return {**row, **counts, "no_pass": bool(np.isposinf(row["cop"]))}
 
 
 def pass_curves(tasks: pd.DataFrame, pass_k: int) -> dict[str, dict[str, float]]:

@@ -6,7 +6,6 @@ a field of the record, add its line; one that is computed also gets its value in
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from aggregate.formulas.rates import compute_impl_rate
+from aggregate.formulas.rates import compute_impl_rate, consensus
 from aggregate.records.record import JUDGED, AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
 from aggregate.text.formats import plain
@@ -153,8 +152,7 @@ def _fields(columns: dict[str, Column], part: str = "") -> dict[str, str]:
 # There are 100,000 records to read: one getter on an object's own dictionary takes as long as two attributes.
 _OWN = {name: column for name, column in JUDGMENTS.items() if name not in _KEYS}
 _KEY_FIELDS = itemgetter(*KEY)
-_COMPUTED = itemgetter(*_fields(ATTEMPTS))
-_RECORD = itemgetter(*_fields(ATTEMPTS, "record").values())
+_ATTEMPT = itemgetter(*_fields(ATTEMPTS), *_fields(ATTEMPTS, "record").values())
 _COMPLETION = itemgetter(*_fields(ATTEMPTS, "completion").values())
 _NO_COMPLETION = _COMPLETION(vars(Completion()))
 _COMPUTED_OF_JUDGE = itemgetter(*_fields(_OWN))
@@ -280,24 +278,17 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     task_id, model, arm, number, run_id = _KEY_FIELDS(facts)
     key = (task_id, model or UNKNOWN_MODEL, arm, number, run_id or "")
     computed = {
-        "task": task_id,
+        **facts,
+        **together,
         "model": key[1],
-        "arm": arm,
-        "attempt": number,
         "run_id": key[4],
         "tier": facts["tier"] or (task.tier if task else None),
         "judge": first.judge if first else (task.judge if task else None),
-        "outcome": outcome,
         "judged": judged,
         "passed": float(outcome == "passed") if judged else None,
         "score": (score if score is not None else together["score"]) if judged else None,
         "impl_rate": together["impl_rate"] if judged else None,
         "panel_size": len(judges),
-        "panel_missing": together["panel_missing"],
-        "judge_cost_usd": together["judge_cost_usd"],
-        "judge_input_tokens": together["judge_input_tokens"],
-        "judge_output_tokens": together["judge_output_tokens"],
-        "has_concepts": together["has_concepts"],
         "details": details[:DETAIL_CHARACTERS] if details else None,
         "error": error[:DETAIL_CHARACTERS] if error else None,
         "tags": ";".join(sorted(tags)) if tags else None,
@@ -306,7 +297,7 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     completed = _NO_COMPLETION if completion is None else _COMPLETION(vars(completion))
     timed = facts["benchmarks"] or (first is not None and (first.judge == "benchmark" or first.benchmarks))
     measured = _measured(record, first, key[1]) if judged and timed else None
-    return RecordRows(key, (*_COMPUTED(computed), *_RECORD(facts), *completed), judges, criteria, measured)
+    return RecordRows(key, (*_ATTEMPT(computed), *completed), judges, criteria, measured)
 
 
 def _judgment(member: int, facts: dict[str, Any], rate: float | None) -> Row:
@@ -333,8 +324,8 @@ def _judges(judges: list[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any
         by = (member, judge.judge, judge.judge_model)
         criteria += [by + _CRITERION(vars(criterion)) for criterion in judge.criteria]
     together = {
-        "score": _median(map(_unit, scores)),
-        "impl_rate": _median(rates),
+        "score": consensus(map(_unit, scores)),
+        "impl_rate": consensus(rates),
         "panel_missing": scores.count(None),
         "judge_cost_usd": _total(judge.cost_usd for judge in judges),
         "judge_input_tokens": _total(judge.input_tokens for judge in judges),
@@ -410,12 +401,6 @@ def _met_by_half(met: list[list[str]]) -> tuple[str, ...]:
         return tuple(sorted(set(met[0])))
     counted = Counter(item for items in met for item in set(items))
     return tuple(sorted(item for item, count in counted.items() if 2 * count >= len(met)))
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    # A rate is NaN where the maximum is 0; NaN is the only number that differs from itself.
-    given = [value for value in values if value is not None and value == value]
-    return statistics.median(given) if given else None
 
 
 def _total(values: Iterable[float | None]) -> float | None:

@@ -18,9 +18,10 @@ LEFT, RIGHT = 6.0, 94.0  # percent of the width that the scale covers
 
 def element(name: str, *children: str | Markup, **attributes: str | float) -> Markup:
     """One element; `class_` and `stroke_width` are written as class and stroke-width."""
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_attribute(key), _short(value)) for key, value in attributes.items()
-    )
+    written = Markup("")
+    for key, value in attributes.items():
+        text = value if isinstance(value, str) else f"{value:g}"
+        written += Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), text)
     inner = Markup("").join(escape(child) for child in children)
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)
 
@@ -55,14 +56,6 @@ def dot(x: str, y: float, look: str, radius: float = 5) -> Markup:
 
 def label(x: str, y: float, text: str, look: str = "", anchor: str = "middle") -> Markup:
     return element("text", text, x=x, y=y, class_=f"label {look}".strip(), text_anchor=anchor)
-
-
-def _attribute(key: str) -> str:
-    return key.rstrip("_").replace("_", "-")
-
-
-def _short(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def difference(artifact: Artifact) -> Markup | None:
@@ -117,37 +110,29 @@ def _inside(value: float) -> float:
     return min(0.78, max(-0.78, value))
 
 
+_CURVES = {"pass_at": ("some", "any"), "pass_hat": ("all", "all")}  # how each looks, and what it is called
+
+
 def pass_curves(artifact: Artifact) -> Markup | None:
     """How likely some of k attempts pass, and all of them; None when there is one attempt or no such number."""
     curves = [
-        (arm, field, values)
-        for arm in (BASELINE, artifact.arm)
-        for field, curve in _curves(artifact.metrics_of(arm))
-        if len(values := _known(curve)) > 1
+        (f"{side} {look}", f"{side}, {words}", values)
+        for side, arm in (("baseline", BASELINE), ("candidate", artifact.arm))
+        for field, (look, words) in _CURVES.items()
+        if len(values := _known(getattr(artifact.metrics_of(arm), field))) > 1
     ]
     if not curves:
         return None
-    most = max(number for _, _, values in curves for number, _ in values)
-    shapes = _share_grid(150)
+    most = max(number for *_, values in curves for number, _ in values)
+    shapes = _share_grid()
     shapes += [label(_at(number, most), 172, str(number)) for number in _few(most)]
     shapes.append(label("50%", 192, "attempts", "quiet"))
-    for arm, field, values in curves:
-        look = f"{'baseline' if arm == BASELINE else 'candidate'} {'some' if field == 'pass_at' else 'all'}"
-        for (number, share), (later, next_share) in pairwise(values):
-            shapes.append(
-                line(_at(number, most), _up(share), _at(later, most), _up(next_share), f"curve {look}")
-            )
-        shapes += [dot(_at(number, most), _up(share), f"point {look}", 3.5) for number, share in values]
-    said = "; ".join(
-        f"{'baseline' if arm == BASELINE else 'candidate'}, "
-        f"{'any' if field == 'pass_at' else 'all'} of {values[-1][0]}: {rate(values[-1][1])}"
-        for arm, field, values in curves
-    )
+    for look, _, values in curves:
+        places = [(_at(number, most), _up(share)) for number, share in values]
+        shapes += [line(*here, *there, f"curve {look}") for here, there in pairwise(places)]
+        shapes += [dot(*place, f"point {look}", 3.5) for place in places]
+    said = "; ".join(f"{words} of {values[-1][0]}: {rate(values[-1][1])}" for _, words, values in curves)
     return picture("Share of tasks passed over 1 to k attempts", said, 200, *shapes, name="passk")
-
-
-def _curves(arm: ArmMetrics) -> tuple[tuple[str, dict[str, Number | None]], ...]:
-    return ("pass_at", arm.pass_at), ("pass_hat", arm.pass_hat)
 
 
 def _known(curve: dict[str, Number | None]) -> list[tuple[int, float]]:
@@ -167,10 +152,10 @@ def _up(share: float) -> float:
     return round(150 - 136 * share, 2)
 
 
-def _share_grid(bottom: float) -> list[Markup]:
+def _share_grid() -> list[Markup]:
     grid = []
     for share in (0.0, 0.5, 1.0):
-        y = bottom - 136 * share
+        y = _up(share)
         grid += [
             line(across(0), y, across(1), y, "grid"),
             label("0", y + 4, f"{100 * share:.0f} %", "", "start"),
@@ -188,7 +173,7 @@ def cost_quality(artifact: Artifact) -> Markup | None:
     if not spots:
         return None
     dearest = max(cost for cost, _ in spots) * 1.25 or 1.0
-    shapes = _share_grid(150)
+    shapes = _share_grid()
     for share in (0.0, 0.5, 1.0):
         shapes.append(label(across(0.06 + 0.9 * share), 172, usd(dearest * share) if share else "$0"))
     shapes.append(label("50%", 192, "cost per task", "quiet"))

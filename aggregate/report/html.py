@@ -29,7 +29,7 @@ from aggregate.report.charts import shift
 from aggregate.report.source import Material, TaskText, Unit, units, view
 from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
-from aggregate.text.formats import clean, plain, shown
+from aggregate.text.formats import clean, dumps, plain, shown
 
 _SCRIPTS = ("elements.js", "texts.js", "differences.js", "rows.js", "details.js", "page.js")
 # The end of a script element, or a comment that hides it, must not come out of a string in the data.
@@ -121,7 +121,7 @@ class TextBlocks:
     def add(self, entry: str) -> int:
         """Store an entry, written as JSON, and return its number."""
         # Most entries are short as a whole, and taking them apart is what makes 100,000 of them slow.
-        text = entry if len(entry) <= TEXT_CHARACTERS else _dumps(_cut(json.loads(entry)))
+        text = entry if len(entry) <= TEXT_CHARACTERS else dumps(_cut(json.loads(entry)))
         if self._open and self._open_characters + len(text) > _BLOCK_CHARACTERS:
             self._close()
         if not self._open:
@@ -177,15 +177,11 @@ def task_entry(task: TaskText) -> str:
         for name, value in task.judge.items()
         if value not in (None, [], {}, "")
     }
-    return _dumps({"prompt": task.prompt, "description": task.description, "judge": settings})
+    return dumps({"prompt": task.prompt, "description": task.description, "judge": settings})
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else _dumps(value)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return value if isinstance(value, str) else dumps(value)
 
 
 def _cut(value: Any) -> Any:

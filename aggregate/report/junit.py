@@ -24,7 +24,7 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe
 def text(material: Material) -> str:
     """The XML document; characters that XML cannot hold are replaced by �."""
     artifact = material.artifact
-    root = ElementTree.Element("testsuites", name=_safe(artifact.skill_id or artifact.run_id))
+    root = ElementTree.Element("testsuites", name=artifact.skill_id or artifact.run_id)
     arms: list[Sequence[TaskResult]] = [artifact.baseline_results, artifact.candidate_results]
     for arm, results in zip(material.arms, arms, strict=True):
         if results:
@@ -35,7 +35,8 @@ def text(material: Material) -> str:
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+    xml = _FORBIDDEN.sub("\ufffd", ElementTree.tostring(root, encoding="unicode"))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{xml}\n'
 
 
 def write(material: Material, path: Path) -> Path:
@@ -43,9 +44,9 @@ def write(material: Material, path: Path) -> Path:
 
 
 def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> ElementTree.Element:
-    suite = ElementTree.Element("testsuite", name=_safe(arm))
+    suite = ElementTree.Element("testsuite", name=arm)
     if artifact.created_at:
-        suite.set("timestamp", _safe(artifact.created_at.removesuffix("Z")))
+        suite.set("timestamp", artifact.created_at.removesuffix("Z"))
     several = len(artifact.models) > 1
     skill = artifact.skill_id or "uplift"
     for result in results:
@@ -57,11 +58,9 @@ def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> Eleme
 
 def _not_run(artifact: Artifact) -> ElementTree.Element:
     """A candidate without a task to show: skipped, or an error that no CI may take for a success."""
-    suite = ElementTree.Element("testsuite", name=_safe(artifact.arm))
-    name = _safe(artifact.candidate_id or artifact.arm)
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=_safe(artifact.skill_id or "uplift"), name=name
-    )
+    suite = ElementTree.Element("testsuite", name=artifact.arm)
+    name = artifact.candidate_id or artifact.arm
+    case = ElementTree.SubElement(suite, "testcase", classname=artifact.skill_id or "uplift", name=name)
     kind = "error" if artifact.verdict == "error" else "skipped"
     _add(case, kind, artifact.reason, "not run", artifact.reason)
     _add_counts(suite, 0)
@@ -69,7 +68,7 @@ def _not_run(artifact: Artifact) -> ElementTree.Element:
 
 
 def _case(group: str, name: str, result: TaskResult) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=_safe(group), name=_safe(name))
+    case = ElementTree.Element("testcase", classname=group, name=name)
     case.set("time", _seconds(result.duration_ms or 0))
     passes = f"{result.passes} of {result.judged} judged attempts passed"
     if result.passed is None:
@@ -79,13 +78,12 @@ def _case(group: str, name: str, result: TaskResult) -> ElementTree.Element:
         problem = result.details or result.error or passes
         _add(case, "failure", problem, result.outcome or "", f"{passes}\n{problem}")
     elif result.passes < result.judged:
-        ElementTree.SubElement(case, "system-out").text = _safe(passes)
+        ElementTree.SubElement(case, "system-out").text = passes
     return case
 
 
 def _add(case: ElementTree.Element, tag: str, message: str, kind: str, body: str) -> None:
-    element = ElementTree.SubElement(case, tag, message=_safe(message[:_MESSAGE]), type=_safe(kind))
-    element.text = _safe(body[:_DETAILS])
+    ElementTree.SubElement(case, tag, message=message[:_MESSAGE], type=kind).text = body[:_DETAILS]
 
 
 def _add_counts(suite: ElementTree.Element, milliseconds: float) -> None:
@@ -97,7 +95,3 @@ def _add_counts(suite: ElementTree.Element, milliseconds: float) -> None:
 
 def _seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.3f}"
-
-
-def _safe(value: str) -> str:
-    return _FORBIDDEN.sub("\ufffd", value)

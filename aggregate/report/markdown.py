@@ -134,19 +134,17 @@ def _consistency(artifact: Artifact) -> Iterable[str]:
 def _tasks(artifact: Artifact) -> Iterable[str]:
     """Every task, folded; of many only the first."""
     listed = units(artifact)
-    if not listed:
-        return
-    yield f"<details><summary>All {counted(len(listed), 'task')}</summary>"
-    yield ""
-    yield "| task | baseline | candidate | difference | notes |"
-    yield "|---|---:|---:|---:|---|"
     several = len(artifact.models) > 1
-    yield from (_task(unit, several=several) for unit in listed[:SHOWN_TASKS])
+    lines = ["| task | baseline | candidate | difference | notes |", "|---|---:|---:|---:|---|"]
+    lines += [_task(unit, several=several) for unit in listed[:SHOWN_TASKS]]
     if len(listed) > SHOWN_TASKS:
-        yield f"| … and {len(listed) - SHOWN_TASKS} more | | | | |"
-    yield ""
-    yield "</details>"
-    yield ""
+        lines.append(f"| … and {len(listed) - SHOWN_TASKS} more | | | | |")
+    return _folded(f"All {counted(len(listed), 'task')}", lines) if listed else ()
+
+
+def _folded(title: str, lines: Iterable[str]) -> Iterable[str]:
+    """Lines that are shown when somebody opens them."""
+    return f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""
 
 
 def _task(unit: Unit, *, several: bool) -> str:
@@ -166,13 +164,7 @@ def _warnings(artifact: Artifact) -> Iterable[str]:
         for arm, entry in errors(artifact)
     ]
     said += [escaped(warning, 200) for warning in artifact.warnings]
-    if said:
-        yield f"<details><summary>{counted(len(said), 'note')}</summary>"
-        yield ""
-        yield from (f"- {one}" for one in said)
-        yield ""
-        yield "</details>"
-        yield ""
+    return _folded(counted(len(said), "note"), [f"- {one}" for one in said]) if said else ()
 
 
 def _size(artifact: Artifact) -> str:

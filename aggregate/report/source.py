@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
 from aggregate.artifact.model import (
+    MEASURES,
     ArmMetrics,
     Artifact,
     Bounds,
@@ -44,12 +45,6 @@ _TOLERANCE = 1e-9
 _NAME = 80
 _LISTED = 20
 _LISTED_FLAKY = 10
-_HEADLINES = {
-    "improved": "Improved",
-    "no_worse": "No worse",
-    "worse": "Worse",
-    "inconclusive": "Inconclusive",
-}
 
 
 class TaskText(BaseModel):
@@ -96,8 +91,9 @@ class Unit:
     @property
     def difference(self) -> float | None:
         """Candidate's attempt pass rate minus the baseline's; None unless both were judged."""
-        rates = [_rate(side) for side in (self.candidate, self.baseline)]
-        return None if rates[0] is None or rates[1] is None else rates[0] - rates[1]
+        sides = (self.candidate, self.baseline)
+        rates = [side.passes / side.judged for side in sides if side is not None and side.judged]
+        return rates[0] - rates[1] if len(rates) == 2 else None
 
     @property
     def flags(self) -> list[str]:
@@ -134,10 +130,6 @@ def read_tasks(path: Path) -> dict[str, TaskText]:
     except FileNotFoundError:
         return {}
     return {task.id: task for task in tasks}
-
-
-def _rate(side: TaskResult | None) -> float | None:
-    return side.passes / side.judged if side is not None and side.judged else None
 
 
 @dataclass(frozen=True)
@@ -197,8 +189,8 @@ def headline(artifact: Artifact) -> str:
             return "Not run"
         case "error":
             return "No verdict"
-        case _ if artifact.decision in _HEADLINES and artifact.interval is not None:
-            return _HEADLINES[artifact.decision]
+        case _ if artifact.decision is not None and artifact.interval is not None:
+            return artifact.decision.replace("_", " ").capitalize()
         case "pass":
             return "Passed"
         case _:
@@ -364,17 +356,6 @@ def _arms(artifact: Artifact) -> tuple[ArmMetrics, ArmMetrics]:
     return artifact.metrics_of(artifact.arm), artifact.metrics_of(BASELINE)
 
 
-_MEASURES = {
-    "cost": "Cost",
-    "input_tokens": "Tokens in",
-    "output_tokens": "Tokens out",
-    "cache_read_tokens": "Cache reads",
-    "cache_write_tokens": "Cache writes",
-    "model_calls": "Model calls",
-    "model_seconds": "Model time",
-}
-
-
 def efficiency(artifact: Artifact) -> list[tuple[str, ...]]:
     """Names of columns, then a row for each measure that has a ratio; empty where none has."""
     block = artifact.efficiency
@@ -389,7 +370,7 @@ def efficiency(artifact: Artifact) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [names]
     for name, one in told.items():
         totals, passed = shown(one.ratio_of_totals, times), _times(block.both_passed[name])
-        rows.append((_MEASURES[name], _times(one), totals, _of_tasks(one), passed))
+        rows.append((MEASURES[name][1], _times(one), totals, _of_tasks(one), passed))
     return [row[:-1] for row in rows] if same else rows
 
 

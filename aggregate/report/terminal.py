@@ -76,9 +76,7 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
         sentences.efficiency(artifact),
         sentences.power(artifact),
     )
-    for sentence in said:
-        if sentence:
-            yield _text(sentence)
+    yield from map(_text, filter(None, said))
     for table in (*_efficiency(artifact), *_groups(artifact), *_changes(artifact)):
         yield Text("")
         yield table
@@ -156,9 +154,8 @@ def _changes(
 
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
-    for sentence in (sentences.loaded(artifact), sentences.triggered(artifact), sentences.saved(artifact)):
-        if sentence:
-            yield _text(sentence)
+    said = (sentences.loaded(artifact), sentences.triggered(artifact), sentences.saved(artifact))
+    yield from map(_text, filter(None, said))
     yield from map(_text, _flaky(artifact))
     yield _text(sentences.spending(artifact))
     for arm, entry in errors(artifact):

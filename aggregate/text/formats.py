@@ -9,7 +9,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_json
@@ -155,26 +155,18 @@ class Cleaned(list[_Row]):
 
 
 def cleaned_rows(
-    make: Callable[..., _Row], columns: Mapping[str, Iterable[Any]], digits: int | None = None
+    make: Callable[..., _Row], columns: Mapping[str, Collection[Any]], digits: int | None = None
 ) -> Cleaned[_Row]:
     """The columns of a table as rows that `make` makes of clean values.
 
     Most cells of a column are alike, and each different one is cleaned once: 10,000 tasks have 200,000 cells.
     """
-    cells = (map(_Known(digits).__getitem__, column) for column in columns.values())
+    cells = []
+    for column in columns.values():
+        made = {cell: clean(cell, digits) for cell in set(column)}
+        cells.append(map(made.__getitem__, column))
     names = tuple(columns)
     return Cleaned(make(**dict(zip(names, row, strict=True))) for row in zip(*cells, strict=True))
-
-
-class _Known(dict[Any, Any]):
-    """Cells and what they are when clean."""
-
-    def __init__(self, digits: int | None) -> None:
-        self.digits = digits
-
-    def __missing__(self, cell: Any) -> Any:
-        self[cell] = made = clean(cell, self.digits)
-        return made
 
 
 def _number(value: float, digits: int | None) -> float | None:

@@ -235,7 +235,7 @@ async def _member(
         judge=spec.type,
         judge_model=model or None,
         saw_cut_text=completion.truncated or len(completion.text) > MAX_OUTPUT_CHARACTERS,
-        **_usage(replies),
+        **usage(replies),
     )
     if isinstance(outcome, str):
         return _failed(blank, outcome), replies
@@ -281,7 +281,7 @@ def _asked_for(spec: Rubric) -> list[str]:
 def _consensus(spec: Rubric, panel: tuple[Judgment, ...], replies: Sequence[Completion]) -> Judgment:
     """The median of the members that gave a score; an error only when none did."""
     cut = any(member.saw_cut_text for member in panel)
-    blank = Judgment(judge=spec.type, saw_cut_text=cut, panel=panel, **_usage(replies))
+    blank = Judgment(judge=spec.type, saw_cut_text=cut, panel=panel, **usage(replies))
     graded = [member for member in panel if member.score is not None]
     silent = "; ".join(f"{member.judge_model}: {member.error}" for member in panel if member.error)
     if not graded:
@@ -316,8 +316,3 @@ def _scored(spec: Rubric, blank: Judgment, score: float, points: Sequence[float]
             "missed": tuple(name for name, full in met.items() if not full),
         }
     )
-
-
-def _usage(replies: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens and cost of all replies, under the names of a judgment's fields."""
-    return {name: total for name, total in usage(replies).items() if name in Judgment.model_fields}

@@ -35,6 +35,8 @@ from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.run_store import pack
 
 _OUTCOMES: dict[bool | None, Outcome] = {True: "passed", False: "failed", None: "error"}
+# What a judgment is without that which its record holds itself.
+_MEASURED: dict[str, Any] = {"benchmarks": (), "tests": None, "snapshot": None}
 # The fields of a record that may hold what models, agents and judges said.
 _TEXTS = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
 MAX_ERROR_CHARACTERS = 2000
@@ -388,18 +390,10 @@ def without_content(record: AttemptRecord, error: str) -> AttemptRecord:
 
 def _grade(judgment: Judgment) -> dict[str, Any]:
     """The fields of a record that a judge decides."""
-    own = {"benchmarks": judgment.benchmarks, "tests": judgment.tests, "snapshot": judgment.snapshot}
-    judgments = judgment.panel or (judgment,)
-    if any(own.values()) and not judgment.panel:  # the record has them itself
-        judgments = (judgment.model_copy(update={"benchmarks": (), "tests": None, "snapshot": None}),)
-    return {
-        "outcome": _OUTCOMES[judgment.passed],
-        "score": judgment.score,
-        "details": judgment.details,
-        "error": judgment.error,
-        "judgments": judgments,
-        **own,
-    }
+    kept = {name: getattr(judgment, name) for name in ("score", "details", "error", *_MEASURED)}
+    # What was measured is the record's, and not its judgment's too.
+    judgments = judgment.panel or (judgment.model_copy(update=_MEASURED),)
+    return {"outcome": _OUTCOMES[judgment.passed], "judgments": judgments, **kept}
 
 
 def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:

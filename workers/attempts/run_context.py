@@ -106,14 +106,8 @@ class Bill:
         """What was used and paid without an answer, and nothing else: there is nothing to judge or to compare."""
         if not self.failed:
             return None
-        last = self.failed[-1]
-        return Completion(
-            **usage(self.failed),
-            cost_source=last.cost_source,
-            unit_prices=last.unit_prices,
-            agent_version=last.agent_version,
-            served_model=last.served_model,
-        )
+        who = {"cost_source", "unit_prices", "agent_version", "served_model"}
+        return Completion(**usage(self.failed), **self.failed[-1].model_dump(include=who))
 
 
 def measured(completion: Completion) -> Completion:

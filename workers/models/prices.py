@@ -143,12 +143,10 @@ def _table_prices(name: str, provider: str) -> tuple[Price, str] | None:
         table = genai_prices.calc_price(usage, model_ref=name, provider_id=provider).model_price
     except (LookupError, ValueError):
         return None
-    read, written = _base(table, "cache_read_mtok"), _base(table, "cache_write_mtok")
-    plain, output = _base(table, "input_mtok"), _base(table, "output_mtok")
-    if plain is None or output is None:
+    prices = {name: _base(table, f"{name}_mtok") for name in Price.model_fields}
+    if prices["input"] is None or prices["output"] is None:
         return None
-    price = Price(input=plain, output=output, cache_read=read, cache_write=written)
-    return price, f"genai-prices {genai_prices.__version__}"
+    return Price.model_validate(prices), f"genai-prices {genai_prices.__version__}"
 
 
 def _base(table: Any, name: str) -> float | None:

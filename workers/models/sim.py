@@ -128,11 +128,7 @@ class Sim(Model):
             await asyncio.sleep(self.latency(request))
         # A retry must be able to succeed, so the draw also depends on how many tries have failed.
         draw = f"error {request.earlier_errors}"
-        if (
-            self.settings.error
-            and request.arm != "oracle"
-            and self._unit(request, 0, draw) < self.settings.error
-        ):
+        if request.arm != "oracle" and self._unit(request, 0, draw) < self.settings.error:
             raise ModelFailed("simulated error", completion=UNBILLED)
         return _completion(request, self._text(request), self.settings.cost, "sim")
 
