@@ -48,13 +48,14 @@ def _fitting(settings: str, kind: type[JudgeSpec], passes: bool) -> str | None:
 
 
 def _guesses(judge: JudgeSpec) -> Iterator[str]:
-    """What the judge's own texts would be if they were patterns, a few short values, and the texts themselves."""
+    """What the judge's own texts would be as patterns, a few short values, the texts themselves, and a long one."""
     texts = [value for name, value in judge if name != "type" and isinstance(value, str)]
     for text in texts:
         for pattern in (text, text.split("|")[0].strip("^$")):
             yield re.sub(r"\\([^A-Za-z0-9])", r"\1", pattern)
     yield from _SHORT
     yield from texts
+    yield "word " * 2000
 
 
 _RATES = ("baseline", "candidate", "error", "garbage")
