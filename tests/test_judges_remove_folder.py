@@ -10,6 +10,7 @@ import pytest
 from judges.inside.drop_rights import NOBODY
 from judges.inside.remove_folder import remove
 from producer.display import run_list
+from producer.server import private_server
 from producer.server.private_server import Local
 from producer.state_root import Places
 
@@ -85,12 +86,18 @@ def test_a_folder_that_is_not_there_is_no_problem(folder: Path) -> None:
 
 @pytest.mark.parametrize("leave", [leave_read_only_folders, leave_a_deep_tree])
 def test_a_private_worker_starts_over_what_a_killed_one_left(
-    folder: Path, leave: Callable[[Path], None]
+    folder: Path, leave: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(
+        private_server, "_start", lambda *_, environment, **__: started.append(environment["TMPDIR"])
+    )
+
     def act() -> None:
         leave(folder / "tmp")
-        scratch = Local("unix:///nowhere", folder, None)._scratch()  # type: ignore[arg-type] # no server is needed
-        assert list(scratch.iterdir()) == []
+        Local("unix:///nowhere", folder, None).start_worker({})  # type: ignore[arg-type] # no server is needed
+        assert started == [str(folder / "tmp")]
+        assert list((folder / "tmp").iterdir()) == []
 
     as_an_ordinary_user(act)
 
