@@ -113,7 +113,7 @@ def _owned(server: Server, run_id: str, pid: int) -> list[bytes]:
 
 
 def _seen(server: Server, pid: int) -> bool:
-    return any(about["name"].endswith(f":{pid}") for about in workers(server.store.client))
+    return any(f":{pid}-" in about["name"] for about in workers(server.store.client))
 
 
 def _kill(

@@ -86,7 +86,7 @@ def worker(url: str, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
 def await_worker(url: str, pid: int) -> None:
     client = redis.Redis.from_url(url)
     deadline = time.monotonic() + 60
-    while not any(name.endswith(f":{pid}".encode()) for name in client.zrange("uplift:workers", 0, -1)):
+    while not any(f":{pid}-".encode() in name for name in client.zrange("uplift:workers", 0, -1)):
         assert time.monotonic() < deadline, "the worker gave no sign of life"
         time.sleep(0.05)
     client.close()

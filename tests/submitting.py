@@ -37,7 +37,7 @@ def a_stored_run(
         Task(id=f"task-{n}", prompt="Say it.", judge=Contains(type="contains", expected=["it"]))
         for n in range(tasks)
     ]
-    settings: dict[str, Any] = {"models": ("sim",), "pass_k": 1, "lane": "uplift.lane.0", **fields}
+    settings: dict[str, Any] = {"models": ("sim",), "pass_k": 1, "lane": "uplift.2.lane.0", **fields}
     manifest = Manifest(
         run_id=run_id,
         created_at="2026-01-01T00:00:00Z",
@@ -90,7 +90,7 @@ def record_one(
     put(keys=names, args=told)
 
 
-def waiting(store: Store, lane: str = "uplift.lane.0") -> int:
+def waiting(store: Store, lane: str = "uplift.2.lane.0") -> int:
     """How many messages wait in a lane."""
     from workers.store.keys import waiting_keys
 

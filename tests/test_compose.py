@@ -212,7 +212,7 @@ def test_the_command_line_evaluates_a_suite_through_the_workers(stack):
     artifact = json.loads(stack.evaluated.stdout)
     assert stack.evaluated.returncode == 0, stack.evaluated.stderr
     assert (artifact["execution_pass_rate"], artifact["verdict"]) == (1.0, "pass")
-    assert [name.rsplit(":")[-1] for name in artifact["environment"]["workers"]] == [
+    assert [name.rsplit(":")[-1].split("-")[0] for name in artifact["environment"]["workers"]] == [
         str(stack.started["worker"].pid)
     ]
     assert (stack.folder / "work" / ".uplift" / "evaluations" / f"{artifact['run_id']}.json").exists()
@@ -269,7 +269,7 @@ def test_no_log_and_no_command_line_of_a_service_holds_a_secret(stack):
 def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_the_work_back(stack):
     with redis.Redis.from_url(stack.url) as client:
         stack.run(*EVALUATE, "--model", "sim:latency=600", "--detach")
-        stack.await_(lambda: client.hlen("unacked") > 0, "no batch was taken")
+        stack.await_(lambda: client.hlen("uplift.2.unacked") > 0, "no batch was taken")
         worker = stack.started.pop("worker")
         worker.terminate()
         # An engine would kill it now.
@@ -277,4 +277,4 @@ def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_th
             "worker"
         ]
         assert sum(client.llen(key) for lane in LANES for key in waiting_keys(lane)) == 6
-        assert client.hlen("unacked") == 0
+        assert client.hlen("uplift.2.unacked") == 0

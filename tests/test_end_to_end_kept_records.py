@@ -126,12 +126,12 @@ def test_a_run_that_was_over_before_all_was_asked_is_only_aggregated(server, hal
     """Going on with it would pay for attempts that were not wanted any more."""
     manifest = a_stored_run(server.store)
     go_on(server, server.store.run(RUN))
-    server.store.client.delete("uplift.lane.0", "uplift.lane.0\x06\x163")
+    server.store.client.delete("uplift.2.lane.0", "uplift.2.lane.0\x06\x163")
     for index in range(4):
         record_one(server.store, manifest, index)
     server.store.halt(RUN, halt)
     server.store.seal(RUN, 1)
-    server.store.set_trouble(RUN, "aggregating failed: KeyError: 'None'")
+    server.store.set_trouble(RUN, 1, "aggregating failed: KeyError: 'None'")
     assert go_on(server, server.store.run(RUN)) == 0
     (artifact,) = server.store.artifacts(RUN)
     assert (artifact.status, artifact.attempts.run) == (status, 4)

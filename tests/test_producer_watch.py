@@ -1,11 +1,11 @@
-"""Watching a run: what got lost is found and published again, what is only slow is left alone, and trouble is said."""
+"""Watching a run: what is only slow is left alone, trouble is said, and without workers a run that is over is ended."""
 
 import time
 
 import pytest
 import redis
 from builders import an_artifact
-from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
+from submitting import RUN, a_server, a_stored_run, record_all, waiting
 
 from producer.runs.submit import go_on
 from producer.runs.watch import Interrupted, RunLost, Watch
@@ -62,7 +62,7 @@ def follow(server, clock, said):
 
 def take_all(server):
     """The messages vanish, as if a worker had died between taking them and noting that it has them."""
-    for key in server.store.client.keys("uplift.lane.*"):
+    for key in server.store.client.keys("uplift.2.lane.*"):
         if server.store.client.type(key) == b"list":
             server.store.client.delete(key)
 
@@ -87,31 +87,6 @@ def test_a_run_whose_callback_got_lost_is_finished_by_its_watcher(server, follow
     (artifact,) = follow()
     assert artifact.attempts.run == 6
     assert clock.now - 1000 < 60
-
-
-def test_batches_that_nobody_has_are_published_again_and_only_those(server, follow, clock, said):
-    manifest = a_stored_run(server.store)
-    go_on(server, server.store.run(RUN))
-    take_all(server)
-    record_all(server.store, manifest, but=(2, 3))
-    clock.then[300] = lambda: [record_one(server.store, manifest, index) for index in (2, 3)]
-    clock.then[301] = lambda: take_all(server)
-    seen = []
-    clock.then[299] = lambda: seen.append(waiting(server.store))
-    follow()
-    assert seen == [2]
-    assert said.count("some batches got lost; publishing them again") == 1
-
-
-def test_batches_that_wait_or_are_taken_are_left_alone_however_long_it_takes(server, follow, clock, said):
-    manifest = a_stored_run(server.store)
-    go_on(server, server.store.run(RUN))
-    before = server.store.state(RUN).generation
-    clock.then[500] = lambda: record_all(server.store, manifest)
-    clock.then[501] = lambda: take_all(server)
-    follow()
-    assert server.store.state(RUN).generation == before
-    assert "some batches got lost; publishing them again" not in said
 
 
 def test_a_clock_that_jumps_hours_ahead_publishes_nothing_twice(server, follow, clock, said):
@@ -151,7 +126,7 @@ def test_a_sealed_run_whose_worker_died_with_its_callback_is_finished_by_its_wat
     go_on(server, server.store.run(RUN))
     record_all(server.store, manifest)
     assert server.store.seal(RUN, 1)
-    server.store.client.hset("unacked", "tag", f"a message of {RUN} that nobody gives back")
+    server.store.client.hset("uplift.2.unacked", "tag", f"a message of {RUN} that nobody gives back")
     (artifact,) = follow()
     assert (artifact.status, artifact.attempts.run) == ("finished", 6)
     assert clock.now - 1000 < 60
@@ -198,19 +173,6 @@ def test_a_full_server_is_said_and_after_a_while_the_way_to_go_on(server, follow
         follow()
     assert len(said) == 2  # that nobody works, and why
     assert any("out of memory" in text for text in said)
-
-
-def test_a_full_server_is_noticed_with_short_leases_too(valkey, client, clock, said, monkeypatch):
-    monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "2")
-    server = a_server(valkey)
-    a_stored_run(server.store)
-    run = server.store.run(RUN)
-    go_on(server, run)
-    client.config_set("maxmemory", "1")
-    with pytest.raises(RunLost, match="out of memory"):
-        Watch(server, run, clock=clock, sleep=clock.sleep, say=said.append).follow()
-    server.app.close()
-    server.store.client.close()
 
 
 def test_a_full_server_that_gets_room_again_is_waited_for(server, follow, clock, said, client):

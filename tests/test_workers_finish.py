@@ -43,7 +43,7 @@ def test_a_run_whose_records_are_all_there_is_sealed_and_has_one_artifact(server
 
 def test_missing_attempts_are_published_again_and_nothing_else(server):
     record_all(server.store, begun(server), but=(1, 4))
-    server.store.client.delete("uplift.lane.0", "uplift.lane.0\x06\x163")
+    server.store.client.delete("uplift.2.lane.0", "uplift.2.lane.0\x06\x163")
     assert end(server) == "another round"
     assert waiting(server.store) == 2
     assert server.store.artifacts(RUN) is None

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 from conftest import refusing_writes
-from kombu.transport.redis import Mutex
 from submitting import RUN, a_stored_run
 
 from workers.attempts.run_context import Breaker, Run
@@ -78,7 +77,7 @@ def expiry(client):
 
 
 def test_a_heartbeat_renews_claims_and_says_that_a_worker_is_there(valkey, client, claimed, loop, eventually):
-    holder = Holder(ProcessSettings(valkey, lease_seconds=2, visibility_seconds=2), {RUN: {0: claimed}})
+    holder = Holder(ProcessSettings(valkey, lease_seconds=2), {RUN: {0: claimed}})
     heartbeat, before = Heartbeat(holder, loop, public=True), expiry(client)
     heartbeat.start()
     eventually(lambda: expiry(client) >= before + 1000)
@@ -87,7 +86,7 @@ def test_a_heartbeat_renews_claims_and_says_that_a_worker_is_there(valkey, clien
 
 
 def test_a_heartbeat_survives_a_server_that_goes_away(valkey, client, claimed, loop, eventually):
-    holder = Holder(ProcessSettings(valkey, lease_seconds=1, visibility_seconds=1), {RUN: {0: claimed}})
+    holder = Holder(ProcessSettings(valkey, lease_seconds=1), {RUN: {0: claimed}})
     heartbeat = Heartbeat(holder, loop, public=False)
     heartbeat.start()
     for _ in range(5):
@@ -148,9 +147,7 @@ def test_a_worker_reads_its_settings_in_one_place():
 def test_a_process_whose_loop_hangs_is_made_to_leave(valkey, loop, eventually, monkeypatch):
     monkeypatch.setattr(leases, "SILENT_BEATS", 3)
     monkeypatch.setattr(leases, "SHORTEST_SILENCE", 0.0)
-    heartbeat = Heartbeat(
-        Holder(ProcessSettings(valkey, lease_seconds=0.2, visibility_seconds=0.2), {}), loop, public=False
-    )
+    heartbeat = Heartbeat(Holder(ProcessSettings(valkey, lease_seconds=0.2), {}), loop, public=False)
     left = []
     heartbeat.leave = left.append
     heartbeat.start()
@@ -311,7 +308,7 @@ def test_an_engine_that_leaves_waits_for_nobody_and_renews_nothing(valkey, clien
 
     monkeypatch.setattr("workers.attempts.attempt.Attempt.ask", deaf)
     monkeypatch.setattr("workers.process.engine.CANCEL_SECONDS", 0.5)
-    engine = Engine(ProcessSettings(valkey, lease_seconds=1, visibility_seconds=1))
+    engine = Engine(ProcessSettings(valkey, lease_seconds=1))
 
     def run():
         with suppress(Drained):
@@ -385,7 +382,7 @@ def test_a_stopped_clock_is_no_hang(valkey):
         "from workers.process import heartbeat\nfrom workers.store.process_settings import ProcessSettings\n"
         "heartbeat.SILENT_BEATS, heartbeat.SHORTEST_SILENCE = 3, 0.0\n"
         "class Holder:\n"
-        f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=2, visibility_seconds=2)\n"
+        f"    name, settings = 'x:1', ProcessSettings({valkey!r}, lease_seconds=2)\n"
         "    held = about = lambda self: {}\n"
         "loop = asyncio.new_event_loop()\n"
         "threading.Thread(target=loop.run_forever, daemon=True).start()\n"
@@ -405,9 +402,9 @@ def test_a_stopped_clock_is_no_hang(valkey):
 def test_acknowledging_on_a_channel_that_is_gone_is_taken_for_a_lost_connection(valkey):
     app = App(ProcessSettings(valkey))
     with app.connection_for_read() as connection:
-        lane = queue("uplift.lane.0").bind(connection.default_channel)
+        lane = queue("uplift.2.lane.0").bind(connection.default_channel)
         lane.declare()
-        app.send_task("uplift.run_batch", queue="uplift.lane.0", argsrepr="")
+        app.send_task("uplift.run_batch", queue="uplift.2.lane.0", argsrepr="")
         message = lane.get(accept=["json"])
         errors = connection.connection_errors
     message.channel._pool = None  # as a lost connection leaves it
@@ -416,17 +413,6 @@ def test_acknowledging_on_a_channel_that_is_gone_is_taken_for_a_lost_connection(
     logger.critical = lambda text, *args, **_: said.append(text)
     message.ack_log_error(logger, tolerated(errors))
     assert "ack" in said[0]
-    app.close()
-
-
-def test_a_worker_that_dies_while_it_looks_for_lost_messages_holds_up_the_others_for_seconds_only(
-    valkey, client
-):
-    app = App(ProcessSettings(valkey))
-    with app.connection_for_read() as connection:
-        channel = connection.default_channel
-        with Mutex(client, channel.unacked_mutex_key, channel.unacked_mutex_expire):
-            assert 0 < client.pttl("unacked_mutex") <= 5500
     app.close()
 
 

@@ -18,7 +18,9 @@ from producer.display.run_status import moment, state_word
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
-from workers.store.run_store import UnknownRun
+from workers.store.redis_client import versions
+from workers.store.redis_client import workers as known_workers
+from workers.store.run_store import OtherVersion, UnknownRun
 
 _WIDE = 100
 _FILE_WIDTH = 200
@@ -37,6 +39,14 @@ class RunRow:
     verdict: str | None = None
     decision: str | None = None
     delta: float | None = None
+
+
+def worker_versions(broker: str | None) -> str:
+    """How many of a broker's workers are of which version; empty without any."""
+    if broker is None:
+        return ""
+    with closing(open_server(broker)) as server:
+        return versions(known_workers(server.store.client))
 
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:
@@ -91,10 +101,13 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
 
 def _server_row(server: Server, run_id: str) -> RunRow | None:
     store = server.store
-    state = store.state(run_id)
-    if state is None:
-        return None
-    run, done = store.run(run_id), store.progress(run_id).recorded
+    try:
+        state = store.state(run_id)
+        if state is None:
+            return None
+        run, done = store.run(run_id), store.progress(run_id).recorded
+    except OtherVersion:
+        return RunRow(run_id, "other version", None, None)
     return RunRow(
         run_id, state_word(state), moment(state.created), run.info.task_suite, done, run.grid.attempts
     )

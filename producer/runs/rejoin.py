@@ -14,8 +14,6 @@ from producer.state_root import Places, check_run_id, finished
 from workers.models.choose import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
 
-CANCEL_SECONDS = 1.0
-
 
 def watch(run_id: str, where: RunContext) -> list[Artifact]:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
@@ -50,7 +48,7 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
         run = server.store.run(run_id)
         server.store.halt(run_id, "cancelled")
         halted = True
-        return evaluate.watch(run, server, where, finish_seconds=CANCEL_SECONDS)
+        return evaluate.watch(run, server, where)
 
     try:
         with connect.joining(where.places, run_id, where.broker) as server:

@@ -179,7 +179,7 @@ def _next_generation(server: Server, run: StoredRun) -> tuple[int, list[int]]:
     if weak:
         store.halt(run_id, "weak_baseline")
     end = _end(store, run)
-    store.set_published(run_id, end)
+    store.set_published(run_id, generation, end)
     unfinished = store.begin_round(run_id, generation, 1, store.unfinished(run, end))
     if weak or not unfinished:
         finish(server.app, server.settings, run_id, generation, 1)

@@ -1,4 +1,4 @@
-"""Follow a run to its end by looking at its state, and mend what got lost on the way."""
+"""Follow a run to its end by looking at its state; its workers mend what gets lost on the way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from kombu.exceptions import OperationalError
 
 from judges.errors import INFRASTRUCTURE, INTERRUPTED, UpliftError
 from producer.display.snapshot import Looker, View
-from producer.runs.submit import go_on
 from producer.server.connect import Server
 from producer.state_root import on_broker
 from workers.rounds.finish import finish
-from workers.store.keys import QUARANTINE, waiting_keys
 from workers.store.redis_client import AWAY, refuses_writes
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Progress, State, StoredRun, UnknownRun
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 LONELY_SECONDS = 8.0
 PROBE_SECONDS = 5.0
-# In leases: how long a run without a sign of life is left to its workers before the watcher steps in.
-FINISH_LEASES = 2 / 3
-LOST_LEASES = 2.0
+REFUSED_SECONDS = 60.0
 
 
 class RunLost(UpliftError):
@@ -50,7 +46,6 @@ class Interrupted(UpliftError):
 class Watch:
     """Follows one run. `stop` asks for an end.
 
-    `finish_seconds` is how long a run that is done may wait for its callback.
     `resume` is what to type to go on with the run, where that is more than its id.
     """
 
@@ -59,7 +54,6 @@ class Watch:
     show: Callable[[View], None] | None = None
     say: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
-    finish_seconds: float | None = None
     resume: str = ""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -68,12 +62,9 @@ class Watch:
     def follow(self) -> list[Artifact]:
         """Return the run's artifacts when it is over; raises Interrupted or RunLost."""
         self.resume = self.resume or f"uplift resume {self.run.run_id}"
-        lease = self.server.settings.visibility_seconds
-        self._lost_seconds = LOST_LEASES * lease
-        self._finish_seconds = FINISH_LEASES * lease if self.finish_seconds is None else self.finish_seconds
         self._looker = Looker(self.server.store, self.run.manifest, self.clock) if self.show else None
         self._worker_seen_at = self._progressed_at = self._writable_at = self.clock()
-        self._mended_at = self._probed_at = self.clock()
+        self._probed_at = self.clock()
         self._refused: str | None = None
         self._recorded = -1
         while True:
@@ -110,7 +101,7 @@ class Watch:
         artifacts = store.artifacts(self.run.run_id)
         pausing = stopping and state.halt in ("", "paused")
         if artifacts is None and not pausing and self._takes_writes():
-            self._mend(state, progress)
+            self._end(state, progress)
         return artifacts
 
     def _vanished(self) -> RunLost:
@@ -127,7 +118,7 @@ class Watch:
             self._writable_at = now
             return True
         self._say_once(f"{self._refused}; the run waits")
-        if now - self._writable_at > self._lost_seconds:
+        if now - self._writable_at > REFUSED_SECONDS:
             raise RunLost(f"{self._refused}; mend that, then go on with: {self.resume}")
         return False
 
@@ -151,35 +142,18 @@ class Watch:
         if not progress.in_flight or state.sealed:
             raise Interrupted(self.resume)
 
-    def _mend(self, state: State, progress: Progress) -> None:
-        """Finish a run whose callback got lost, and publish again what no queue and no worker has."""
-        quiet = self.clock() - max(self._progressed_at, self._mended_at)
+    def _end(self, state: State, progress: Progress) -> None:
+        """Raise Interrupted for a run that was paused elsewhere; end one that is over where no worker can."""
         if state.halt == "paused":
             raise Interrupted(self.resume)
-        if progress.in_flight:
+        # One that nobody is to go on with need not wait for a worker that may be about to start.
+        patience = 0.0 if state.halt else LONELY_SECONDS
+        if progress.in_flight or self.clock() - self._worker_seen_at <= patience:
             return
         # Batches of a halted run that still wait will start nothing, even if no worker ever comes to take them.
-        over = bool(state.halt) or progress.recorded == self.run.grid.attempts
-        # A sealed run's callback is at work, or has died with its worker and waits for ever.
-        dead = state.sealed and self.clock() - self._worker_seen_at > LONELY_SECONDS
-        alone = bool(state.halt) or dead or not self._queued()
-        if over and quiet > self._finish_seconds and alone:
-            self._mended_at = self.clock()
+        over = bool(state.halt) or state.sealed
+        if over or not self.server.store.unfinished(self.run, self.run.grid.attempts):
             finish(self.server.app, self.server.settings, self.run.run_id, state.generation, 1)
-        elif quiet > self._lost_seconds:
-            self._mended_at = self.clock()
-            if not self._queued():
-                self.say("some batches got lost; publishing them again")
-                go_on(self.server, self.run, resume=self.resume, insist_seconds=0)
-
-    def _queued(self) -> bool:
-        """Whether the server still holds a message of this run, waiting or taken."""
-        client, name = self.server.store.client, self.run.run_id.encode()
-        for key in (*waiting_keys(self.run.manifest.lane), *waiting_keys(QUARANTINE)):
-            for start in range(0, int(client.llen(key)), 500):
-                if any(name in message for message in client.lrange(key, start, start + 499)):
-                    return True
-        return any(name in message for _, message in client.hscan_iter("unacked"))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -16,7 +16,7 @@ from producer.server.private_server import Local
 from producer.state_root import Places
 from workers.process.celery_app import App
 from workers.store import redis_client
-from workers.store.claims import expire_all
+from workers.store.claims import drop_all
 from workers.store.keys import WORKERS, checked_broker
 from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY, RETRIES
@@ -136,7 +136,7 @@ def taking_over(places: Places, run_id: str, *, worker: Mapping[str, str] | None
             raise NoTrace(places, run_id)
         # Its workers have died with the server's last owner: nobody need wait for them or their leases.
         server.store.client.delete(WORKERS)
-        expire_all(server.store.client, run_id)
+        drop_all(server.store.client, run_id)
         if worker is not None:
             private.start_worker(worker)
         yield server

@@ -23,7 +23,7 @@ from producer.state_root import on_broker
 from workers.models.choose import PROGRAMS, Need, needs
 from workers.models.model import message
 from workers.store import redis_client as servers
-from workers.store.keys import InvalidBroker, checked_broker, redacted
+from workers.store.keys import PROTOCOL, InvalidBroker, checked_broker, redacted
 
 Status = Literal["ok", "warning", "problem"]
 LITTLE_DISK = 2 * 1024**3
@@ -222,6 +222,9 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
         total = sum(int(one.get("slots", 0)) for one in workers)
         names = ", ".join(sorted(str(one.get("name")) for one in workers)[:5])
         yield Check("workers", "ok", f"{len(workers)} with {total} slots: {names}")
+        others = any(one.get("protocol", 1) != PROTOCOL for one in workers)
+        remedy = "start workers of this version, or use the version that they are of" if others else ""
+        yield Check("versions", "warning" if others else "ok", servers.versions(workers), remedy)
     else:
         yield Check(
             "workers", "warning", "none answers", f"start one with: {on_broker('uplift worker', url)}"

@@ -31,7 +31,7 @@ from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
 from workers.store import keys
 from workers.store.claims import Claim, Finished, StoreResult, Wanted
-from workers.store.keys import WORKING_SECONDS, Keys
+from workers.store.keys import WORKING_SECONDS
 from workers.store.run_store import pack
 
 _OUTCOMES: dict[bool | None, Outcome] = {True: "passed", False: "failed", None: "error"}
@@ -40,6 +40,9 @@ _MEASURED: dict[str, Any] = {"benchmarks": (), "tests": None, "snapshot": None}
 # The fields of a record that may hold what models, agents and judges said.
 _TEXTS = {"details", "error", "judgments", "benchmarks", "tests", "snapshot", "completion"}
 MAX_ERROR_CHARACTERS = 2000
+LARGE_CHARACTERS = (
+    100_000  # to pack so much takes milliseconds, in which every other attempt would stand still
+)
 LONGEST_WAIT = 2.0
 BUDGET_SECONDS = (0.1, 0.3)
 POISON = "poison: every process that ran this attempt died, at last one that ran nothing else"
@@ -218,8 +221,7 @@ class Attempt:
             why = await run.breaker.failed(model, answer.error or "")
             if why is not None:
                 run.halted.set()
-                key = Keys(run.manifest.run_id).state
-                await run.client.hset(key, mapping={"halt": "hopeless", "why": why})
+                await run.claims.halt("hopeless", why)
         elif answer.outcome is None and not is_simulated(model):
             await run.breaker.answered(model)
 
@@ -325,7 +327,8 @@ class Attempt:
 
     async def store(self, record: AttemptRecord, bill: Bill) -> int:
         """Store the record, which ends the claim; returns 1 where it counts, and 0 where another one does."""
-        record, payload = _packed(record)
+        large = record.completion is not None and len(record.completion.text) > LARGE_CHARACTERS
+        record, payload = await asyncio.to_thread(_packed, record) if large else _packed(record)
         finished = Finished(
             index=self._index,
             token=self._claim.token,

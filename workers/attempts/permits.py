@@ -183,8 +183,8 @@ class ModelLimits:
         """Refresh the leases of what is held; a worker that dies stops doing so."""
         while True:
             await asyncio.sleep(self._lease / 3)
-            # A server that is away for a moment must not end the refreshing for good.
-            with suppress(redis.RedisError):
+            # Whatever it was, the next time may be better: without refreshing, others would take the slots as well.
+            with suppress(Exception):
                 seconds, micros = await self._server.time()
                 until = seconds * 1_000_000 + micros + round(self._lease * 1_000_000)
                 pipeline = self._server.pipeline(transaction=False)

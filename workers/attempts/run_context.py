@@ -29,6 +29,7 @@ from workers.store.bundles import BundleMissing, Folders
 from workers.store.claims import RunClaims
 from workers.store.keys import WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, ModelSettings, SkillMode, Task
+from workers.store.run_store import read_manifest
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
@@ -204,36 +205,29 @@ class Run:
     halted: asyncio.Event = field(default_factory=asyncio.Event)
     largest_costs: dict[str, float] = field(default_factory=dict)
     batches: int = 0
-    _tasks: OrderedDict[int, tuple[Task, int]] = field(default_factory=OrderedDict)
-    _tasks_bytes: int = 0
+    tasks: TaskCache = field(default_factory=lambda: TaskCache())
 
     async def fetch_tasks(self, numbers: set[int]) -> None:
         """Bring these tasks here in one round trip."""
-        missing = sorted(number for number in numbers if number not in self._tasks)
+        run_id = self.manifest.run_id
+        missing = sorted(number for number in numbers if (run_id, number) not in self.tasks)
         if not missing:
             return
         fields = [str(number) for number in missing]
-        texts = await cast(
-            "Awaitable[list[bytes | None]]", self.client.hmget(Keys(self.manifest.run_id).tasks, fields)
-        )
+        texts = await cast("Awaitable[list[bytes | None]]", self.client.hmget(Keys(run_id).tasks, fields))
         for number, data in zip(missing, texts, strict=True):
             if data is None:
-                raise RunGone(f"run {self.manifest.run_id} has lost task {number}; was the server flushed?")
+                raise RunGone(f"run {run_id} has lost task {number}; was the server flushed?")
             text = zlib.decompress(data)
-            self._tasks[number] = (Task.model_validate_json(text), len(text))
-            self._tasks_bytes += len(text)
-        while self._tasks_bytes > TASKS_KEPT_BYTES and len(self._tasks) > len(numbers):
-            _, (_, size) = self._tasks.popitem(last=False)
-            self._tasks_bytes -= size
+            self.tasks.add((run_id, number), Task.model_validate_json(text), len(text))
+        self.tasks.shrink(len(numbers))
 
     async def question(self, index: int) -> Question:
         """What the attempt with this index asks."""
         cell = self.grid.cell(index)
         await self.fetch_tasks({cell.task})
-        task, _ = self._tasks[cell.task]
-        return Question(
-            task, self.manifest.arms[cell.arm].name, self.manifest.models[cell.model], cell.number
-        )
+        task, arm = self.tasks[self.manifest.run_id, cell.task], self.manifest.arms[cell.arm].name
+        return Question(task, arm, self.manifest.models[cell.model], cell.number)
 
     def prompt_and_skill(self, question: Question) -> tuple[str, Path | None]:
         """What the model is asked, and the skill's folder where it is mounted instead of put in front."""
@@ -274,6 +268,26 @@ class Run:
         return "mount" if mounts_skills(spec, self.settings) else "prepend"
 
 
+class TaskCache(dict[tuple[str, int], Task]):
+    """Tasks that were asked for lately, of all runs together, by run and number; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._bytes = 0
+
+    def add(self, key: tuple[str, int], task: Task, size: int) -> None:
+        self[key] = task
+        self._bytes += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+
+    def shrink(self, least: int) -> None:
+        """Forget the oldest until all together are small enough, but keep the `least` newest."""
+        while self._bytes > TASKS_KEPT_BYTES and len(self) > least:
+            oldest = next(iter(self))
+            del self[oldest]
+            self._bytes -= self._sizes.pop(oldest)
+
+
 class Runs:
     """The runs that this process has met lately."""
 
@@ -282,6 +296,7 @@ class Runs:
         self._owner = owner
         self._lease_seconds = lease_seconds
         self._folders = Folders()
+        self._tasks = TaskCache()
         self._known: OrderedDict[str, Run] = OrderedDict()
         self._opening: dict[str, asyncio.Lock] = {}
 
@@ -314,13 +329,15 @@ class Runs:
         if data is None:
             raise RunGone(f"run {run_id} is no longer in the store")
         await self._client.sadd(Keys(run_id).workers, self._owner)
-        manifest = Manifest.model_validate_json(data)
+        await self._client.expire(Keys(run_id).workers, WORKING_SECONDS)
+        manifest = read_manifest(data, run_id)
         return Run(
             manifest=manifest,
             grid=manifest.grid,
             claims=RunClaims(self._client, run_id, self._owner, lease_seconds=self._lease_seconds),
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
+            tasks=self._tasks,
             settings=manifest.settings,
             fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
             skills={

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import closing
-from functools import partial
+from contextlib import closing, suppress
 from typing import Any
 
 import redis
@@ -15,10 +14,11 @@ from celery.worker import state
 from kombu.mixins import ConsumerMixin
 
 from workers.process.engine import Engine, too_often
-from workers.process.heartbeat import silent_beats, start_again
+from workers.process.heartbeat import BEAT_SECONDS, silent_beats, start_again
+from workers.rounds.mend import ELECTED_SECONDS, LOOK_SECONDS, Mender
 from workers.store.keys import FINISH, queue, waiting_keys
 from workers.store.redis_client import AWAY, connect
-from workers.store.run_store import Store
+from workers.store.run_store import OtherVersion, Store
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ CREDIT_SECONDS = 0.05
 
 
 class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """Take messages only while the process has room for their attempts, and keep those it works at from others.
+    """Take messages only while the process has room for their attempts, and note which it has taken.
 
-    Runs as a timer on the consumer's own loop, which also wakes that loop up as soon as there is room again, and sends
+    Runs as timers on the consumer's own loop, which also wakes that loop up as soon as there is room again, and sends
     events together: Celery would send every event by itself, a tenth of a worker's time.
     """
 
@@ -41,15 +41,12 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         consumer.connection_errors = tolerated(consumer.connection_errors)
         consumer.on_send_event_buffered = lambda: None
 
-    def start(self, consumer: Any) -> None:
-        self._engine.heartbeat.add(self._refresh)
-
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._set()
         hub.timer.call_repeatedly(CREDIT_SECONDS, self._set)
+        hub.timer.call_repeatedly(BEAT_SECONDS / 2, self._note_taken)
 
     def stop(self, consumer: Any) -> None:
-        self._engine.heartbeat.remove(self._refresh)
         self._send_events()
 
     def _set(self) -> None:
@@ -61,10 +58,11 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         if self._consumer.event_dispatcher is not None:
             self._consumer.event_dispatcher.flush()
 
-    def _refresh(self, client: redis.Redis) -> None:
-        # What a process holds without working at it is stuck on its way back: somebody else may have it.
-        if self._engine.active and not self._engine.draining:
-            refresh_messages(self._consumer.task_consumer.channel, client)
+    def _note_taken(self) -> None:
+        """Note what is waiting or running here. Celery may keep a request that ended while it lost its connection."""
+        requests, ended = list(state.reserved_requests), self._engine.ended
+        ended.intersection_update([request.id for request in requests])
+        self._engine.taken = [request.message.delivery_tag for request in requests if request.id not in ended]
 
 
 def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
@@ -133,16 +131,39 @@ class Idleness:
         return self._looks > self._most
 
 
-def refresh_messages(channel: Any, client: redis.Redis) -> None:
-    """Keep this channel's messages from being delivered to somebody else.
+class Mending(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
+    """Mends runs in a thread of its own, while this worker is the one that is elected to."""
 
-    kombu's private `_delivered` and `_dirty` say which those are; they are looked up afresh, since a reconnect
-    replaces them.
-    """
-    qos = channel.qos
-    tags = set(qos._delivered) - qos._dirty
-    if tags:
-        client.zadd(channel.unacked_index_key, dict.fromkeys(tags, time.time()), xx=True)
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._app = worker.app
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="uplift-mend", daemon=True)
+
+    def start(self, worker: Any) -> None:
+        self._thread.start()
+
+    def stop(self, worker: Any) -> None:
+        self._stopped.set()
+
+    terminate = stop
+
+    def _run(self) -> None:
+        settings = self._app.settings
+        client = connect(settings.broker, timeout_seconds=ELECTED_SECONDS, retries=1)
+        mender = Mender(self._app, self._app.engine.name, client, settings.lease_seconds)
+        while not self._stopped.wait(LOOK_SECONDS):
+            try:
+                mender.look()
+            # Whatever it was, the next look may be better; a dead thread would mend nothing.
+            except Exception as problem:
+                mender.forget()
+                log.warning("mending was interrupted: %s", problem)
+        with suppress(redis.RedisError):
+            mender.resign()
+        client.close()
 
 
 class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
@@ -194,23 +215,18 @@ class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hint
 
     def _on_message(self, message: Any) -> None:
         args, _, _ = message.payload
-        heartbeat, refresh = self.app.engine.heartbeat, partial(refresh_messages, message.channel)
-        heartbeat.add(refresh)
+        message.ack()  # should we fail or die now, whoever mends sees a run that nobody finishes
         Finisher.busy.set()
         Finisher.taken += 1
         try:
             self.app.tasks["uplift.finish_run"].run(*args)
-            message.ack()
+        except OtherVersion as problem:
+            self.app.engine.leave_to_others(args[0], problem)
         except Exception as problem:
             log.exception("finishing run %s failed; it will be tried again", args[0] if args else "?")
             if not isinstance(problem, AWAY) and too_often(self.app.settings, args[0], "finish", problem):
                 with closing(connect(self.app.settings.broker)) as client:
                     trouble = f"finishing failed: {type(problem).__name__}: {problem}"[:500]
-                    Store(client).set_trouble(args[0], trouble)
-                message.ack()
-                return
-            time.sleep(1)
-            message.requeue()
+                    Store(client).set_trouble(args[0], args[1], trouble)
         finally:
             Finisher.busy.clear()
-            heartbeat.remove(refresh)

@@ -19,9 +19,10 @@ from kombu.pools import ProducerPool
 from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
-from workers.store.keys import FINISH, LANES, QUARANTINE, queue
+from workers.store.keys import FINISH, LANES, QUARANTINE, UNACKED, UNACKED_INDEX, UNACKED_MUTEX, queue
 from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY
+from workers.store.run_store import OtherVersion
 
 if TYPE_CHECKING:
     from workers.process.engine import Batch, Engine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_WHY = 2000
+OTHERS_SECONDS = 3.0
 
 
 def _ran(batch: Batch, engine: Engine) -> int:
@@ -38,7 +40,7 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
     try:
         return run_alone(batch, engine) if batch.quarantine else engine.run_batch(batch)
-    except (Drained, *AWAY):
+    except (Drained, OtherVersion, *AWAY):
         raise
     except Exception as problem:
         name = f"batch {batch.round} {batch.indexes[0]}"
@@ -59,21 +61,29 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
 def _add_jobs(app: App) -> None:
 
-    @app.task(name="uplift.run_batch", shared=False)  # type: ignore[untyped-decorator]  # Celery has no hints
-    def run_batch(run_id: str, number: int, indexes: list[int], quarantine: bool = False) -> int:
+    @app.task(name="uplift.run_batch", shared=False, bind=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    def run_batch(job: Any, run_id: str, number: int, indexes: list[int], quarantine: bool = False) -> int:
         """Run attempts and store their records; the number of stored ones is all that travels back."""
         from workers.process.engine import Batch, Drained
 
         batch = Batch(run_id, number, tuple(indexes), quarantine)
+        app.engine.ended.discard(job.request.id)
         try:
             return _ran(batch, app.engine)
         except Drained:
             raise Reject("the worker is shutting down", requeue=True) from None
+        except OtherVersion as problem:
+            if not app.engine.leave_to_others(run_id, problem):
+                return 0
+            threading.Event().wait(OTHERS_SECONDS)
+            raise Reject(str(problem), requeue=True) from None
         # Raising anything else would cancel the chord's callback; a batch that is handed back loses nothing.
         except Exception as problem:
             log.exception("batch of run %s is handed back", run_id)
             threading.Event().wait(1)
             raise Reject(str(problem), requeue=True) from problem
+        finally:
+            app.engine.ended.add(job.request.id)
 
     @app.task(name="uplift.finish_run", shared=False, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
     def finish_run(run_id: str, generation: int, number: int) -> None:
@@ -149,11 +159,11 @@ def configuration(settings: ProcessSettings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_channel_error_retry": True,
         "broker_transport_options": {
-            "visibility_timeout": settings.visibility_seconds,
-            "unacked_restore_interval": min(5, settings.visibility_seconds / 4),
-            "unacked_restore_throttle": 1,
-            # A worker that dies while it looks for lost messages leaves its lock behind: nobody else looks meanwhile.
-            "unacked_mutex_expire": settings.visibility_seconds / 6,
+            # By the clocks of clients, which may be wrong by hours: `workers.rounds.mend` puts back what got stuck.
+            "visibility_timeout": 7 * 86_400,
+            "unacked_key": UNACKED,
+            "unacked_index_key": UNACKED_INDEX,
+            "unacked_mutex_key": UNACKED_MUTEX,
             # Without these, acknowledging on a connection that died silently waits for hours.
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
@@ -195,6 +205,7 @@ def worker_app() -> App:
 
     app = App(from_environment())
     app.steps["worker"].add(bootsteps.Finisher)
+    app.steps["worker"].add(bootsteps.Mending)
     if os.environ.get("UPLIFT_METRICS_PORT"):
         from workers.process import metrics
 

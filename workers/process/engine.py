@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, cast
 
 import redis
@@ -26,9 +27,10 @@ from workers.models.model import kill_programs
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.store.bundles import BundleError
 from workers.store.claims import StoreResult, drop_all
+from workers.store.keys import PROTOCOL
 from workers.store.process_settings import ProcessSettings
-from workers.store.redis_client import connect, connect_insisting
-from workers.store.run_store import Store
+from workers.store.redis_client import connect, connect_insisting, tell_held
+from workers.store.run_store import OtherVersion, Store
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +88,11 @@ class Engine:
 
     def __init__(self, settings: ProcessSettings, *, public: bool = True) -> None:
         self.settings = settings
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        # Containers may share a host's name, and count their processes alike.
+        self.name = f"{socket.gethostname()}:{os.getpid()}-{os.urandom(4).hex()}"
+        self.taken: list[str] = []
+        self.ended: set[str] = set()
+        self._unreadable: set[str] = set()
         self.load = Load()
         self.done = 0
         self._loop = asyncio.new_event_loop()
@@ -103,6 +109,7 @@ class Engine:
         self.heartbeat = Heartbeat(self, self._loop, public=public)
         if public:
             self.heartbeat.add(self._tell, BEAT_SECONDS)
+            self.heartbeat.add(self._tell_held, BEAT_SECONDS)
         self.heartbeat.start()
 
     @property
@@ -121,9 +128,11 @@ class Engine:
         return {run.manifest.run_id: dict(run.claims.held) for run in self.runs.known()}
 
     def about(self) -> dict[str, Any]:
-        """What the heartbeat tells of this worker: name, in flight, slots, attempts done, what it lacks."""
+        """What the heartbeat tells of this worker: name, version, in flight, slots, attempts done, what it lacks."""
         return {
             "name": self.name,
+            "protocol": PROTOCOL,
+            "version": version("skill-uplift"),
             "in_flight": self.in_flight,
             "slots": self.settings.in_flight,
             "done": self.done,
@@ -147,12 +156,28 @@ class Engine:
         except redis.RedisError as problem:
             log.debug("watchers not told: %s", problem)
 
+    def _tell_held(self, client: redis.Redis) -> None:
+        """Say which messages this worker has taken; what it does not say is put back for others."""
+        if not self.draining:
+            tell_held(client, self.name, self.taken, self.settings.lease_seconds)
+
     def run_batch(self, batch: Batch, *, give_up: str | None = None) -> int:
         """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop.
 
         With `give_up`, no attempt is made: those that are still wanted get this text as the error of their record.
         """
         return int(self._wait(self._tracked(batch, give_up)))
+
+    def leave_to_others(self, run_id: str, why: OtherVersion) -> bool:
+        """Note that this worker cannot read a run, with one line; False where the run is over, so that nobody need."""
+        if run_id not in self._unreadable:
+            self._unreadable.add(run_id)
+            log.warning("%s; its batches are left to other workers", why)
+        client = connect(self.settings.broker)
+        try:
+            return Store(client).refuse(run_id, self.name)
+        finally:
+            client.close()
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued.

@@ -73,7 +73,7 @@ class Heartbeat:
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
         # Four beats in a lease: three may get lost.
-        self.seconds = min(engine.settings.visibility_seconds, engine.settings.lease_seconds) / 4
+        self.seconds = engine.settings.lease_seconds / 4
         self._engine = engine
         self._loop = loop
         self._public = public

@@ -37,7 +37,7 @@ from prometheus_client.utils import floatToGoString
 
 from aggregate.text.formats import plain
 from workers.process.heartbeat import BOUNDS, Histogram
-from workers.store.keys import FINISH, LANES, QUARANTINE, is_loopback, waiting_keys
+from workers.store.keys import FINISH, LANES, QUARANTINE, UNACKED, is_loopback, waiting_keys
 from workers.store.redis_client import connect
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Collector:
         for lane in lanes:
             for key in waiting_keys(lane):
                 pipe.llen(key)
-        pipe.hlen("unacked")
+        pipe.hlen(UNACKED)
         try:
             *lengths, taken = pipe.execute()
         except redis.RedisError:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 from workers.process.engine import Batch, Drained, Engine
 from workers.rounds.child_process import leave_with_parent
@@ -14,6 +15,8 @@ from workers.store.process_settings import from_environment
 HANDED_BACK = 77
 LOOK_SECONDS = 0.2
 DROP_SECONDS = 15.0
+# Each is a Python of its own: a worker that died twice with many attempts in flight would start as many at once.
+_at_once = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 class Died(Exception):
@@ -21,16 +24,20 @@ class Died(Exception):
 
 
 def run_alone(batch: Batch, worker: Engine) -> int:
-    """Run the batch in a child and wait; returns the records stored.
+    """Run the batch in a child, as many at once as there are cores, and wait; returns the records stored.
 
     Raises Died when the child does: the batch is delivered again, and once the dead child's claim has run out,
     the next child finds one death too many and says so in the record. Raises Drained when this worker must stop.
     """
+    while not _at_once.acquire(timeout=LOOK_SECONDS):
+        if worker.draining:
+            raise Drained
     worker.alone += 1
     try:
         return _in_a_child(batch, worker)
     finally:
         worker.alone -= 1
+        _at_once.release()
 
 
 def _in_a_child(batch: Batch, worker: Engine) -> int:

@@ -7,9 +7,11 @@ What needs pandas runs in a child process, so that it does not hold up the attem
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import sys
 from importlib.metadata import version
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, get_args
 
 import redis
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 MOST_ROUNDS = 12
+log = logging.getLogger(__name__)
 _THIS = "workers.rounds.finish"
 
 
@@ -47,12 +50,15 @@ def finish(app: Celery, settings: ProcessSettings, run_id: str, generation: int,
             return "not now"
         if store.artifacts(run_id) is not None:
             return "done already"
-        if not state.halt and _another_round(app, settings, store, store.run(run_id), generation, number):
-            return "another round"
-        if store.seal(run_id, generation) is None:
-            return "not now"
-        aggregate(settings, store, run_id, generation)
-        return "finished"
+        with store.finishing(run_id, settings.lease_seconds) as alone:
+            if not alone:
+                return "not now"
+            if not state.halt and _another_round(app, settings, store, store.run(run_id), generation, number):
+                return "another round"
+            if store.seal(run_id, generation) is None:
+                return "not now"
+            aggregate(settings, store, run_id, generation)
+            return "finished"
     finally:
         client.close()
 
@@ -66,11 +72,11 @@ def _another_round(
     end = store.published(run.run_id)
     unfinished = store.unfinished(run, end)
     while not unfinished and end < run.grid.attempts:
-        if end and may_stop(settings, store, run):
+        if end and may_stop(settings, store, run, generation):
             return False
         end = next_end(run, end)
         unfinished = store.unfinished(run, end)
-    store.set_published(run.run_id, end)
+    store.set_published(run.run_id, generation, end)
     if unfinished:
         number += 1
         indexes = store.begin_round(run.run_id, generation, number, unfinished)
@@ -79,15 +85,23 @@ def _another_round(
     return bool(unfinished)
 
 
-def may_stop(settings: ProcessSettings, store: Store, run: StoredRun) -> bool:
+def may_stop(settings: ProcessSettings, store: Store, run: StoredRun, generation: int) -> bool:
     """Look at what there is; a run that may stop is halted as decided, and what is in flight may end.
 
-    A run without a baseline never stops early: there is no difference to be sure of.
+    A run without a baseline never stops early: there is no difference to be sure of. A look that fails stops nothing,
+    and the artifact says so; raises ServerAway when only the server was to blame.
     """
     if not run.manifest.stop_early or run.info.baseline == "none":
         return False
     looked = run_module(settings, _THIS, "look", run.run_id)
-    stop = bool(json.loads(looked.stdout or "{}").get("stop"))
+    if looked.returncode:
+        why = _last_words(looked)
+        log.warning("run %s: a look at its numbers failed: %s", run.run_id, why)
+        store.set_warning(
+            run.run_id, generation, f"a look at the numbers failed, and no early stop came of it: {why}"
+        )
+        return False
+    stop = bool(json.loads(looked.stdout).get("stop"))
     if stop:
         store.halt(run.run_id, "decided")
     return stop
@@ -100,10 +114,15 @@ def aggregate(settings: ProcessSettings, store: Store, run_id: str, generation: 
     """
     child = run_module(settings, _THIS, "aggregate", run_id, str(generation))
     if child.returncode:
-        lines = child.stderr.strip().splitlines() or [f"its process ended with {child.returncode}"]
-        if child.returncode == TRY_AGAIN:
-            raise ServerAway(lines[-1])
-        store.set_trouble(run_id, f"aggregating failed: {lines[-1][:500]}")
+        store.set_trouble(run_id, generation, f"aggregating failed: {_last_words(child)}")
+
+
+def _last_words(child: CompletedProcess[str]) -> str:
+    """What a child said before it ended; raises ServerAway where only the server was to blame."""
+    lines = child.stderr.strip().splitlines() or [f"its process ended with {child.returncode}"]
+    if child.returncode == TRY_AGAIN:
+        raise ServerAway(lines[-1])
+    return lines[-1][:500]
 
 
 def ended(store: Store, run_id: str, state: State) -> RunInfo:
@@ -133,6 +152,7 @@ def ended(store: Store, run_id: str, state: State) -> RunInfo:
             "assumed_usd": state.assumed,
             "wasted_usd": state.wasted,
             "wasted_attempts": state.wasted_attempts,
+            "warnings": (*info.warnings, *filter(None, [state.warning])),
             "environment": environment,
         }
     )
@@ -168,13 +188,18 @@ def aggregate_here(run_id: str, generation: int) -> int:
 
 
 def look_here(run_id: str) -> int:
-    """Print as JSON whether the run's statistics allow it to stop; the exit code is 0."""
+    """Print as JSON whether the run's statistics allow it to stop; the exit code is as of `aggregate_here`."""
     from aggregate.artifact import sequential
     from aggregate.records import frames
 
     store = Store(connect(from_environment().broker))
-    info = store.info(run_id)
-    stop, reason = sequential.settled(info, frames.collect(store.records(run_id), info.tasks).attempts)
+    try:
+        info = store.info(run_id)
+        attempts = frames.collect(store.records(run_id), info.tasks).attempts
+    except redis.RedisError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return TRY_AGAIN
+    stop, reason = sequential.settled(info, attempts)
     sys.stdout.write(json.dumps({"stop": stop, "reason": reason}))
     return 0
 

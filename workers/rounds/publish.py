@@ -13,7 +13,7 @@ from workers.store.keys import FINISH, QUARANTINE, queue
 from workers.store.run_store import StoredRun
 
 if TYPE_CHECKING:
-    from celery import Celery
+    from celery import Celery, Signature
 
 NAMED_TASKS = 3
 
@@ -31,29 +31,49 @@ def publish_round(
     alone: Collection[int] = (),
 ) -> None:
     """Send the attempts `indexes` as round `number`; those in `alone` go one by one to the quarantine lane."""
-    from celery import (
-        chord,
-    )  # not above: the child process that aggregates never publishes, and must start quickly
+    from celery import chord  # not above: the child that aggregates never publishes, and must start quickly
 
+    header = _signatures(app, run, number, indexes, alone)
+    callback = app.tasks["uplift.finish_run"].si(run.run_id, generation, number)
+    _declare_finish(app)
+    chord(header, app=app)(callback.set(argsrepr=f"run {run.run_id} round {number}", kwargsrepr=""))
+
+
+def publish_batches(
+    app: Celery, run: StoredRun, *, number: int, indexes: list[int], alone: Collection[int] = ()
+) -> None:
+    """Send attempts of round `number` once more, without a callback: whoever mends sees when they are done."""
+    for signature in _signatures(app, run, number, indexes, alone):
+        signature.apply_async()
+
+
+def send_finish(app: Celery, run_id: str, generation: int, number: int) -> None:
+    """Ask for what a round's callback asks for."""
+    _declare_finish(app)
+    app.tasks["uplift.finish_run"].apply_async(
+        (run_id, generation, number), argsrepr=f"run {run_id} round {number}", kwargsrepr=""
+    )
+
+
+def _signatures(
+    app: Celery, run: StoredRun, number: int, indexes: list[int], alone: Collection[int]
+) -> list[Signature]:
     together = batches_of([index for index in indexes if index not in alone])
     batches = [*together, *([index] for index in indexes if index in alone)]
-    run_batch, finish_run = app.tasks["uplift.run_batch"], app.tasks["uplift.finish_run"]
-    header = []
+    signatures = []
     for position, batch in enumerate(batches, start=1):
         quarantine = position > len(together)
-        header.append(
-            run_batch.s(run.run_id, number, batch, quarantine).set(
+        signatures.append(
+            app.tasks["uplift.run_batch"]
+            .s(run.run_id, number, batch, quarantine)
+            .set(
                 queue=QUARANTINE if quarantine else run.manifest.lane,
                 priority=PRIORITIES[run.manifest.priority],
                 argsrepr=f"run {run.run_id} batch {position}/{len(batches)}: {_tasks(batch, run)}",
                 kwargsrepr="",
             )
         )
-    callback = finish_run.si(run.run_id, generation, number).set(
-        argsrepr=f"run {run.run_id} round {number}", kwargsrepr=""
-    )
-    _declare_finish(app)
-    chord(header, app=app)(callback)
+    return signatures
 
 
 def batch_size(attempts: int) -> int:

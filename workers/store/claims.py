@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, Literal, cast
 
 import redis.asyncio
@@ -21,6 +22,7 @@ Code = Literal["go", "final", "held", "halted", "quarantine", "poison", "full", 
 StoreResult = Literal["stored", "replaced", "duplicate", "late"]
 LEASE_SECONDS = 30.0  # so long a dead worker holds its attempts, unless UPLIFT_LEASE_SECONDS says otherwise
 MOST_AT_ONCE = 200
+MOST_BYTES = 8 << 20
 RELEASE_SECONDS = 5.0
 _ASKED = 0
 _Kind = tuple[int, bool, float, bool]
@@ -73,10 +75,15 @@ class Finished:
 
 
 class Coalescer:
-    """Hand items to `send` in lists: one call at a time, everything that waits goes along."""
+    """Hand items to `send` in lists: one call at a time, and what waits goes along, by `size` up to MOST_BYTES."""
 
-    def __init__(self, send: Callable[[list[Any]], Awaitable[Sequence[Any]]]) -> None:
+    def __init__(
+        self,
+        send: Callable[[list[Any]], Awaitable[Sequence[Any]]],
+        size: Callable[[Any], int] = lambda item: 0,
+    ) -> None:
         self._send = send
+        self._size = size
         self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -95,7 +102,9 @@ class Coalescer:
     async def _drain(self) -> None:
         await asyncio.sleep(0)  # let everything that is ready in this turn of the loop join the first call
         while self._waiting:
-            taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            sizes = accumulate(self._size(item) for item, _ in self._waiting[:MOST_AT_ONCE])
+            count = max(1, sum(size <= MOST_BYTES for size in sizes))
+            taken, self._waiting = self._waiting[:count], self._waiting[count:]
             try:
                 answers = await self._send([item for item, _ in taken])
             except Exception as problem:
@@ -122,8 +131,9 @@ class RunClaims:
         self._claim_script = client.register_script(script("claim"))
         self._store_script = client.register_script(script("store"))
         self._lease_script = client.register_script(script("lease"))
+        self._note_script = client.register_script(script("note"))
         self._claims: dict[_Kind, Coalescer] = {}
-        self._store = Coalescer(self._send_records)
+        self._store = Coalescer(self._send_records, size=lambda finished: len(finished.payload))
         self.held: dict[int, int] = {}
 
     async def claim(self, wanted: Wanted) -> Claim:
@@ -161,6 +171,10 @@ class RunClaims:
         with suppress(redis.RedisError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._lease_script(keys=self._lease_keys, args=[0, index, token])
+
+    async def halt(self, halt: str, why: str) -> None:
+        """Let nothing more of the run start, unless it was halted or sealed before."""
+        await self._note_script(keys=self._lease_keys[:1], args=["", "halted", "halt", halt, "why", why])
 
     async def settle(self) -> None:
         """Wait for everything that is on its way to the server."""
@@ -206,19 +220,14 @@ def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float
     )
 
 
-def expire_all(client: redis.Redis, run_id: str) -> None:
-    """Let every claim of a run run out now, because whoever held one is known to be gone."""
-    key = Keys(run_id).claims
-    held = cast("list[bytes]", client.zrange(key, 0, -1))
-    if held:
-        client.zadd(key, dict.fromkeys(held, 1), xx=True)
+def drop_all(client: redis.Redis, run_id: str, owner: str | None = None) -> int:
+    """Give up everything that `owner`, or anybody, holds of a run: somebody else can start it at once.
 
-
-def drop_all(client: redis.Redis, run_id: str, owner: str) -> int:
-    """Give up everything that `owner` holds of a run, so that somebody else can start it at once."""
+    Nothing of it counts as a death: whoever held it was stopped, not ended by it.
+    """
     held = {}
     for index, value in cast("dict[bytes, bytes]", client.hgetall(Keys(run_id).owners)).items():
         token, _, name = value.decode().split(" ", 2)
-        if name == owner:
+        if owner is None or name == owner:
             held[int(index)] = int(token)
     return lease(client, run_id, held, 0)

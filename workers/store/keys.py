@@ -6,7 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from judges.errors import UpliftError
@@ -15,15 +15,25 @@ if TYPE_CHECKING:
     from kombu import Queue
 
 SCHEMES = ("redis", "rediss", "unix")
-LANES = tuple(f"uplift.lane.{number}" for number in range(8))
-QUARANTINE = "uplift.quarantine"
-FINISH = "uplift.finish"
+# What producers and workers agree on. Whoever changes a message, a key or a script raises it: versions that do not
+# understand each other then share a server without meeting, each in lanes of its own.
+PROTOCOL: Literal[2] = 2
+_OURS = f"uplift.{PROTOCOL}"
+LANES = tuple(f"{_OURS}.lane.{number}" for number in range(8))
+QUARANTINE = f"{_OURS}.quarantine"
+FINISH = f"{_OURS}.finish"
+# Where kombu keeps messages that were taken and are not acknowledged yet.
+UNACKED = f"{_OURS}.unacked"
+UNACKED_INDEX = f"{_OURS}.unacked_index"
+UNACKED_MUTEX = f"{_OURS}.unacked_mutex"
 
 RUNS = "uplift:runs"
 TURN = "uplift:turn"
 PROBE = "uplift:probe"
 WORKERS = "uplift:workers"
 WORKER = "uplift:worker:"  # and its name
+HELD = "uplift:held:"  # and a worker's name
+MENDER = f"uplift:mender:{PROTOCOL}"
 
 DAY_SECONDS = 86_400
 WORKING_DAYS = 7
@@ -64,6 +74,8 @@ class Keys:
     breaker = _Key()
     tallies = _Key()
     handed_back = _Key()
+    finishing = _Key()
+    refused = _Key()
 
     def all(self) -> list[str]:
         return [getattr(self, name) for name, key in vars(Keys).items() if isinstance(key, _Key)]

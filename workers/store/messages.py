@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregate.records.settings import Setting, SharedSettings
 from judges.judgment import Sandbox
 from judges.spec import JudgeSpec
+from workers.store.keys import PROTOCOL
 
 DEFAULT_TIMEOUT_SECONDS = 300
 SkillMode = Literal["prepend", "mount"]
@@ -238,7 +239,7 @@ class Manifest(WorkerSettings):
     the store, as those of `replay:` models always are.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = PROTOCOL
     run_id: str
     created_at: str
     task_count: int

@@ -12,13 +12,12 @@ from workers.store.keys import checked_broker
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """Seconds and counts; see docs/ARCHITECTURE.md for why leases and visibility are what they are."""
+    """Seconds and counts; a worker that is silent for `lease_seconds` has lost what it held."""
 
     broker: str
     in_flight: int = 100
     agent_in_flight: int = 2
     lease_seconds: float = LEASE_SECONDS
-    visibility_seconds: float = 30.0
     drain_seconds: float = 8.0
 
     @property
@@ -34,7 +33,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSett
         in_flight=_number(environment, "UPLIFT_IN_FLIGHT", 100),
         agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
         lease_seconds=float(environment.get("UPLIFT_LEASE_SECONDS", LEASE_SECONDS)),
-        visibility_seconds=float(environment.get("UPLIFT_VISIBILITY_SECONDS", "30")),
         drain_seconds=float(environment.get("UPLIFT_DRAIN_SECONDS", "8")),
     )
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from typing import Any, cast
 
 import redis
@@ -15,7 +16,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from judges.errors import INFRASTRUCTURE, UpliftError
-from workers.store.keys import PROBE, WORKER, WORKERS
+from workers.store.keys import HELD, PROBE, PROTOCOL, WORKER, WORKERS
 
 SEEN_SECONDS = 30
 FORGOTTEN_SECONDS = 3600
@@ -128,20 +129,56 @@ def refuses_writes(client: redis.Redis) -> str | None:
 
 def workers(client: redis.Redis) -> list[dict[str, Any]]:
     """The heartbeats of all workers that were alive within SEEN_SECONDS."""
-    names = cast("list[bytes]", client.zrangebyscore(WORKERS, time.time() - SEEN_SECONDS, "+inf"))
+    names = _seen(client, SEEN_SECONDS)
     if not names:
         return []
     beats = cast("list[bytes | None]", client.mget([WORKER.encode() + name for name in names]))
     return [json.loads(data) for data in beats if data]
 
 
+def versions(beats: list[dict[str, Any]]) -> str:
+    """How many workers are of which version of Uplift, and which of them cannot serve this version's runs."""
+    counts = Counter(
+        (str(beat.get("version", "0.1.0")), beat.get("protocol", 1) == PROTOCOL) for beat in beats
+    )
+    return ", ".join(
+        f"{count} of Uplift {version}{'' if serves else ', which cannot serve runs of this version'}"
+        for (version, serves), count in sorted(counts.items())
+    )
+
+
+def _seen(client: redis.Redis, seconds: float) -> list[bytes]:
+    """Names of workers that gave a sign of life within so many seconds, by the server's clock."""
+    since = _server_time(client) - seconds
+    return cast("list[bytes]", client.zrangebyscore(WORKERS, since, "+inf"))
+
+
+def _server_time(client: redis.Redis) -> float:
+    seconds, microseconds = client.time()
+    return seconds + microseconds / 1e6
+
+
 def sign_of_life(client: redis.Redis, name: str, about: dict[str, Any]) -> None:
+    now = _server_time(client)
     pipe = client.pipeline()
     pipe.set(f"{WORKER}{name}", json.dumps(about), ex=2 * SEEN_SECONDS)
-    pipe.zadd(WORKERS, {name: time.time()})
-    pipe.zremrangebyscore(WORKERS, 0, time.time() - FORGOTTEN_SECONDS)
+    pipe.zadd(WORKERS, {name: now})
+    pipe.zremrangebyscore(WORKERS, 0, now - FORGOTTEN_SECONDS)
     pipe.execute()
+
+
+def tell_held(client: redis.Redis, name: str, tags: list[str], lease_seconds: float) -> None:
+    """Say which messages a worker has taken; one that says nothing for a lease has none any more."""
+    client.set(f"{HELD}{name}", json.dumps(tags), px=int(lease_seconds * 1000))
+
+
+def held_messages(client: redis.Redis) -> set[str]:
+    """The tags of all messages that workers say to have taken."""
+    names = _seen(client, FORGOTTEN_SECONDS)
+    told = cast("list[bytes | None]", client.mget([HELD.encode() + name for name in names])) if names else []
+    return {tag for data in told if data for tag in json.loads(data)}
 
 
 def forget_worker(client: redis.Redis, name: str) -> None:
     client.zrem(WORKERS, name)
+    client.delete(f"{HELD}{name}")

@@ -7,10 +7,13 @@ claims.py. A run's keys expire WORKING_DAYS after the last sign of life, and KEE
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, cast
@@ -23,7 +26,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, RunInfo
 from judges.errors import UpliftError
 from workers.store import keys as names
-from workers.store.keys import DAY_SECONDS, RUNS, WORKING_DAYS, WORKING_SECONDS, Keys, script
+from workers.store.keys import DAY_SECONDS, PROTOCOL, RUNS, WORKING_DAYS, WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, Task
 from workers.store.redis_client import UnusableServer
 
@@ -42,6 +45,10 @@ Halt = Literal["", "paused", "cancelled", "over_budget", "decided", "hopeless", 
 
 class UnknownRun(UpliftError):
     """No run of this name is in the store."""
+
+
+class OtherVersion(UpliftError):
+    """The run was begun by a version of Uplift whose runs this one cannot read."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class State(BaseModel, frozen=True):
     wasted_attempts: int = 0
     assumed: float = 0.0
     why: str = ""
+    warning: str = ""
     trouble: str | None = None
 
 
@@ -93,6 +101,26 @@ class Progress:
         return sum(sum(counts.values()) for counts in self.outcomes.values())
 
 
+@dataclass(frozen=True)
+class Look:
+    """What whoever mends sees of a run that has no artifacts yet; while it stays the same, nothing happens.
+
+    Attempts below `published` have been sent; `finishing` while some process ends the round. `refused` are the workers
+    that cannot read it.
+    """
+
+    protocol: int
+    generation: int
+    round: int
+    halt: str
+    sealed: bool
+    published: int
+    recorded: int
+    in_flight: int
+    finishing: bool
+    refused: frozenset[str] = frozenset()
+
+
 def pack(record: AttemptRecord) -> bytes:
     """JSON without what is missing, compressed where that pays."""
     data = record.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
@@ -101,6 +129,22 @@ def pack(record: AttemptRecord) -> bytes:
 
 def unpack(data: bytes) -> AttemptRecord:
     return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
+
+
+def read_manifest(data: bytes, run_id: str) -> Manifest:
+    """A run's manifest; raises OtherVersion for one that this version cannot read."""
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as problem:
+        raise _other_version(run_id, problem) from None
+
+
+def _other_version(run_id: str, problem: Exception) -> OtherVersion:
+    first = problem.errors(include_url=False)[0] if isinstance(problem, ValidationError) else None
+    what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:200] if first else str(problem)[:200]
+    return OtherVersion(
+        f"run {run_id} was begun by another version of Uplift ({what}); use that version for it, or start it again"
+    )
 
 
 class Store:
@@ -131,6 +175,7 @@ class Store:
         texts = (task.model_dump_json(by_alias=True, exclude_defaults=True) for task in tasks)
         self._put_pages(keys.tasks, enumerate(zlib.compress(text.encode(), 1) for text in texts))
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
+        state["protocol"] = PROTOCOL
         state.update(self._put_cached(keys, manifest, info, cached))
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
@@ -184,15 +229,25 @@ class Store:
             pipe.expire(key, days * DAY_SECONDS)
         pipe.execute()
 
+    def touch_all(self, manifest: Manifest) -> None:
+        """Keep a run that goes on, with its bundles, which other runs may share."""
+        self.touch(manifest.run_id)
+        for digest in filter(None, (manifest.fixtures, *(arm.bundle for arm in manifest.arms))):
+            self.client.expire(names.bundle(digest), WORKING_SECONDS)
+
     def run(self, run_id: str) -> StoredRun:
         return StoredRun(self.manifest(run_id), self.info(run_id))
 
     def manifest(self, run_id: str) -> Manifest:
-        return Manifest.model_validate_json(self._value(Keys(run_id).manifest, run_id))
+        return read_manifest(self._value(Keys(run_id).manifest, run_id), run_id)
 
     def info(self, run_id: str) -> RunInfo:
         """What the run was when it was submitted; how it ended is added when it is finished."""
-        return RunInfo.model_validate_json(zlib.decompress(self._value(Keys(run_id).info, run_id)))
+        data = self._value(Keys(run_id).info, run_id)
+        try:
+            return RunInfo.model_validate_json(zlib.decompress(data))
+        except (ValidationError, zlib.error) as problem:
+            raise _other_version(run_id, problem) from None
 
     def _value(self, key: str, run_id: str) -> bytes:
         data = cast("bytes | None", self.client.get(key))
@@ -223,7 +278,12 @@ class Store:
         if b"generation" not in fields:
             return None
         # What is empty was never there, or is no more.
-        return State.model_validate({key.decode(): value.decode() for key, value in fields.items() if value})
+        try:
+            return State.model_validate(
+                {key.decode(): value.decode() for key, value in fields.items() if value}
+            )
+        except (ValidationError, UnicodeDecodeError) as problem:
+            raise _other_version(run_id, problem) from None
 
     def weak_baseline(self, run: StoredRun) -> str | None:
         """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
@@ -269,8 +329,8 @@ class Store:
         """Attempts below this index have been published."""
         return int(cast("bytes | None", self.client.hget(Keys(run_id).state, "published")) or 0)
 
-    def set_published(self, run_id: str, end: int) -> None:
-        self.client.hset(Keys(run_id).state, "published", end)
+    def set_published(self, run_id: str, generation: int, end: int) -> None:
+        self._note(run_id, generation, "sealed", published=end)
 
     def unfinished(self, run: StoredRun, end: int) -> list[int]:
         """Attempts below index `end` that have no record, or an `error` that may be tried again."""
@@ -280,6 +340,85 @@ class Store:
             if int(value.split(b" ", 1)[0]) < MAX_TRIES:
                 recorded.discard(int(index))
         return [index for index in range(end) if index not in recorded]
+
+    def open_runs(self) -> dict[str, Look]:
+        """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
+        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
+        seconds, _ = self.client.time()
+        pipe = self.client.pipeline(transaction=False)
+        fields = ("protocol", "generation", "round", "halt", "sealed", "published", "trouble")
+        for keys in map(Keys, run_ids):
+            pipe.hmget(keys.state, fields)
+            pipe.exists(keys.artifacts)
+            pipe.hlen(keys.records)
+            pipe.zcount(keys.claims, seconds * 1000, "+inf")
+            pipe.exists(keys.finishing)
+            pipe.smembers(keys.refused)
+        answers = iter(pipe.execute())
+        looks = {}
+        for run_id, state, artifacts, recorded, in_flight, finishing, refused in zip(
+            run_ids, *[answers] * 6, strict=True
+        ):
+            protocol, generation, number, halt, sealed, published, trouble = (value or b"" for value in state)
+            if not generation:
+                self.client.zrem(RUNS, run_id)
+            elif not artifacts and not trouble and halt != b"paused":
+                looks[run_id] = Look(
+                    int(protocol or 1),
+                    int(generation),
+                    int(number or 1),
+                    halt.decode(),
+                    sealed == b"1",
+                    int(published or 0),
+                    recorded,
+                    in_flight,
+                    bool(finishing),
+                    frozenset(name.decode() for name in refused),
+                )
+        return looks
+
+    def missing(self, run: StoredRun, look: Look) -> list[int]:
+        """Attempts that the current round was to make and that it has not recorded."""
+        keys = Keys(run.run_id)
+        behind = []
+        for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
+            count, last = map(int, value.split(b" ", 2)[:2])
+            if count < MAX_TRIES and last < look.round:
+                behind.append(int(index))
+        if look.recorded >= run.grid.attempts:
+            return behind
+        recorded = {int(index) for index in cast("list[bytes]", self.client.hkeys(keys.records))}
+        return [*behind, *(index for index in range(look.published) if index not in recorded)]
+
+    def claimed(self, run_id: str) -> set[int]:
+        """Attempts that some worker is at."""
+        seconds, _ = self.client.time()
+        claims = self.client.zrangebyscore(Keys(run_id).claims, seconds * 1000, "+inf")
+        return {int(index) for index in cast("list[bytes]", claims)}
+
+    @contextmanager
+    def finishing(self, run_id: str, lease_seconds: float) -> Iterator[bool]:
+        """Be the one process that ends a round of the run; the value is False where another one is."""
+        key, mine, over = Keys(run_id).finishing, os.urandom(8).hex(), threading.Event()
+        if not self.client.set(key, mine, nx=True, px=int(lease_seconds * 1000)):
+            yield False
+            return
+
+        def renew() -> None:
+            while not over.wait(lease_seconds / 4):
+                with suppress(redis.RedisError):
+                    if self.client.get(key) == mine.encode():
+                        self.client.pexpire(key, int(lease_seconds * 1000))
+
+        thread = threading.Thread(target=renew, name="uplift-finishing", daemon=True)
+        thread.start()
+        try:
+            yield True
+        finally:
+            over.set()
+            with suppress(redis.RedisError):
+                if self.client.get(key) == mine.encode():
+                    self.client.delete(key)
 
     def run_workers(self, run_id: str) -> list[str]:
         """Every worker process that took part in a run, as host:pid."""
@@ -293,11 +432,14 @@ class Store:
 
     def halt(self, run_id: str, why: Halt) -> bool:
         """Stop new attempts, or let them go on with ""; False when the run is over already."""
-        keys = Keys(run_id)
-        if self.client.hget(keys.state, "sealed") != b"0":
-            return False
-        self.client.hset(keys.state, "halt", why)
-        return True
+        return self._note(run_id, None, "sealed", halt=why)
+
+    def _note(self, run_id: str, generation: int | None, until: str, **fields: str | int) -> bool:
+        """Write into a run's state, unless it is gone or was resumed since that generation; see note.lua."""
+        note = self.client.register_script(script("note"))
+        pairs = [value for pair in fields.items() for value in pair]
+        asked = "" if generation is None else generation
+        return bool(note(keys=[Keys(run_id).state], args=[asked, until, *pairs]))
 
     def set_budget(self, run: StoredRun, usd: float) -> StoredRun:
         """Give a run another budget, for going on with it."""
@@ -316,10 +458,21 @@ class Store:
         keys = Keys(run_id)
         pipe = self.client.pipeline()
         pipe.hincrby(keys.state, "generation", 1)
-        pipe.hset(keys.state, mapping={"halt": "", "why": "", "sealed": 0, "sealed_at": "", "trouble": ""})
+        empty: dict[_Field, _Field] = dict.fromkeys(("halt", "why", "warning", "sealed_at", "trouble"), "")
+        pipe.hset(keys.state, mapping={**empty, "sealed": 0})
         # Whoever resumes a run that was given up has mended what was wrong: the count starts afresh.
-        pipe.delete(keys.artifacts, keys.breaker, keys.handed_back)
+        pipe.delete(keys.artifacts, keys.breaker, keys.handed_back, keys.refused)
         return int(pipe.execute()[0])
+
+    def refuse(self, run_id: str, worker: str) -> bool:
+        """Note that a worker cannot read the run; whether the run goes on, so that others are to be asked."""
+        keys = Keys(run_id)
+        pipe = self.client.pipeline()
+        pipe.sadd(keys.refused, worker)
+        pipe.expire(keys.refused, WORKING_SECONDS)
+        pipe.hmget(keys.state, "generation", "trouble")
+        generation, trouble = pipe.execute()[2]
+        return generation is not None and not trouble
 
     def count_hand_back(self, run_id: str, what: str, reason: str) -> int:
         """Note that a message of a run goes back to its queue; returns how often it did so for this reason."""
@@ -333,7 +486,9 @@ class Store:
         """The attempts of a round, as its first caller gave them; a second caller publishes the very same."""
         field_name = f"{generation}.{number}"
         keys = Keys(run_id)
-        self.client.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1))
+        if self.client.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1)):
+            self._note(run_id, generation, "sealed", round=number)
+            self.client.expire(keys.rounds, WORKING_SECONDS)
         data = cast("bytes", self.client.hget(keys.rounds, field_name))
         return cast("list[int]", json.loads(zlib.decompress(data)))
 
@@ -344,8 +499,13 @@ class Store:
         sealed = seal(keys=[keys.state, keys.claims, keys.owners], args=[generation, repr(time.time())])
         return self.state(run_id) if sealed else None
 
-    def set_trouble(self, run_id: str, trouble: str) -> None:
-        self.client.hset(Keys(run_id).state, "trouble", trouble)
+    def set_trouble(self, run_id: str, generation: int, trouble: str) -> None:
+        """Say why a run cannot go on, for whoever watches it."""
+        self._note(run_id, generation, "over", trouble=trouble)
+
+    def set_warning(self, run_id: str, generation: int, warning: str) -> None:
+        """Say what went wrong in a run that goes on, for its artifact."""
+        self._note(run_id, generation, "over", warning=warning)
 
     def put_artifacts(self, run_id: str, generation: int, artifacts: list[Artifact]) -> bool:
         """True for the one caller whose artifacts count; those of a run that was resumed meanwhile do not."""

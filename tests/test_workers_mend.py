@@ -1,0 +1,238 @@
+"""Mending: one worker is elected, and what got lost is set going again, however a worker or a message was lost."""
+
+import json
+
+import pytest
+from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
+
+from producer.runs.submit import go_on
+from workers.rounds.mend import UNSERVED_SECONDS, Mender
+from workers.store.keys import FINISH, LANES, UNACKED, Keys, queue
+from workers.store.redis_client import sign_of_life, tell_held
+
+LEASE = 30.0
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def server(valkey):
+    made = a_server(valkey)
+    yield made
+    made.app.close()
+    made.store.client.close()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def mender(server, clock):
+    return Mender(server.app, "host:1-a", server.store.client, LEASE, clock)
+
+
+@pytest.fixture
+def look(mender, clock):
+    """Look once a second, for so many seconds."""
+
+    def for_seconds(seconds):
+        for _ in range(seconds):
+            assert mender.look()
+            clock.now += 1.0
+
+    return for_seconds
+
+
+def take_all(server):
+    """The messages vanish, as if a worker had died between taking them and noting that it has them."""
+    for key in server.store.client.keys("uplift.2.lane.*"):
+        if server.store.client.type(key) == b"list":
+            server.store.client.delete(key)
+
+
+def take_one(server):
+    """A worker takes a message and neither runs nor acknowledges it; the tag that it has by then."""
+    connection = server.app.connection_for_read()
+    lane = queue(LANES[0]).bind(connection.default_channel)
+    message = lane.get(accept=["json"])
+    connection.default_channel._qos._delivered.clear()  # or closing the connection would give it back
+    connection.close()
+    return message.delivery_tag
+
+
+def go(server, **fields):
+    manifest = a_stored_run(server.store, **fields)
+    go_on(server, server.store.run(RUN))
+    return manifest
+
+
+def test_one_worker_mends_at_a_time_and_another_when_it_leaves_or_dies(server, mender, clock):
+    other = Mender(server.app, "host:2-b", server.store.client, LEASE, clock)
+    assert [mender.look(), other.look(), mender.look()] == [True, False, True]
+    other.resign()  # not its to give up
+    assert mender.look()
+    mender.resign()
+    assert [other.look(), mender.look()] == [True, False]
+    assert 0 < server.store.client.pttl("uplift:mender:2") <= 5000
+
+
+@pytest.mark.parametrize("how", ["all recorded", "sealed by a worker that died", "cancelled"])
+def test_a_run_that_nobody_finishes_is_finished(server, look, how):
+    manifest = go(server)
+    if how != "cancelled":
+        take_all(server)
+        record_all(server.store, manifest)
+    if how.startswith("sealed"):
+        assert server.store.seal(RUN, 1)
+    elif how == "cancelled":
+        server.store.halt(RUN, "cancelled")
+    look(4)
+    assert waiting(server.store, FINISH) == 1
+    look(6)
+    assert waiting(server.store, FINISH) == 1  # it may take its time
+
+
+def test_a_run_that_is_being_finished_is_left_alone(server, look):
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest)
+    with server.store.finishing(RUN, 60.0) as alone:
+        assert alone
+        look(20)
+        assert waiting(server.store, FINISH) == 0
+
+
+@pytest.mark.parametrize("halt", ["paused", "trouble"])
+def test_a_run_that_waits_for_a_person_is_left_alone(server, look, halt):
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest)
+    if halt == "paused":
+        server.store.halt(RUN, "paused")
+    else:
+        server.store.set_trouble(RUN, 1, "aggregating failed")
+    look(60)
+    assert waiting(server.store, FINISH) == 0
+
+
+def test_batches_that_nobody_has_are_published_again_and_only_those(server, look):
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest, but=(2, 3))
+    look(int(LEASE) + 10)
+    assert waiting(server.store) == 2
+    look(120)
+    assert waiting(server.store) == 2  # now they wait
+    assert server.store.state(RUN).generation == 1
+
+
+def test_attempts_that_wait_or_run_are_left_alone_however_long_it_takes(server, look, client):
+    manifest = go(server)
+    assert waiting(server.store) == 6
+    look(200)
+    assert waiting(server.store) == 6
+    take_all(server)
+    record_all(server.store, manifest, but=(2, 3))
+    seconds, _ = client.time()
+    client.zadd(Keys(RUN).claims, {"2": (seconds + 3600) * 1000, "3": (seconds + 3600) * 1000})
+    look(200)
+    assert waiting(server.store) == 0
+
+
+def test_a_run_that_goes_on_is_not_searched(server, look, mender):
+    manifest = go(server)
+    take_all(server)
+    for index in range(5):
+        record_one(server.store, manifest, index)
+        look(9)  # less than it takes to be searched
+    assert waiting(server.store) == 0
+
+
+def test_a_clock_that_jumps_hours_ahead_publishes_nothing(server, mender, clock, look):
+    go(server)
+    look(3)
+    take_all(server)
+    clock.now += 8 * 3600
+    assert mender.look()
+    assert waiting(server.store) == 0
+
+
+def test_what_a_living_worker_holds_stays_with_it_and_what_a_dead_one_held_waits_again(server, look, client):
+    go(server)
+    tag = take_one(server)
+    assert (waiting(server.store), client.hlen(UNACKED)) == (5, 1)
+    sign_of_life(client, "host:7-c", {"name": "host:7-c"})
+    tell_held(client, "host:7-c", [tag], 3600)
+    look(60)
+    assert (waiting(server.store), client.hlen(UNACKED)) == (5, 1)
+    client.delete("uplift:held:host:7-c")  # as when its lease is over
+    look(15)
+    assert (waiting(server.store), client.hlen(UNACKED)) == (6, 0)
+    again = take_one(server)
+    assert again == tag
+
+
+def test_a_message_that_nobody_can_read_holds_up_nothing(server, look, client):
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest, but=(2,))
+    for number, wrong in enumerate(("no json", "[]", '["a", "b", "c"]', '[{"properties": 1}, "", "lane"]')):
+        client.hset(UNACKED, f"tag-{number}", wrong)
+    client.rpush("uplift.2.lane.0", "no json", json.dumps({"body": "?"}), json.dumps([RUN]))
+    look(40)
+    assert client.hlen(UNACKED) == 0
+    assert waiting(server.store) == 3 + 1
+
+
+def test_a_run_of_another_version_ends_when_workers_live_and_none_can_read_it(server, look, client):
+    go(server)
+    client.hset(Keys(RUN).state, "protocol", 3)
+    look(2 * int(UNSERVED_SECONDS))
+    assert server.store.state(RUN).trouble is None  # fleets may start from nothing
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": 2, "version": "0.2.0"})
+    look(int(UNSERVED_SECONDS))
+    assert server.store.state(RUN).trouble is None
+    look(3)
+    assert "another version began; there are 1 of Uplift 0.2.0" in server.store.state(RUN).trouble
+    assert waiting(server.store) == 6
+
+
+@pytest.mark.parametrize("other_protocol", [2, 3])
+def test_a_run_that_one_worker_can_read_goes_on(server, look, client, other_protocol):
+    go(server)
+    client.hset(Keys(RUN).state, "protocol", other_protocol)
+    server.store.refuse(RUN, "host:1-a")
+    for name, protocol in (("host:1-a", 2), ("host:2-b", other_protocol)):
+        sign_of_life(client, name, {"name": name, "protocol": protocol})
+    look(2 * int(UNSERVED_SECONDS))
+    assert server.store.state(RUN).trouble is None
+    server.store.refuse(RUN, "host:2-b")
+    look(int(UNSERVED_SECONDS) + 3)
+    assert server.store.state(RUN).trouble is not None
+
+
+def test_whoever_cannot_read_a_run_leaves_mending_to_others_that_may(server, mender, clock, client):
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest)
+    data = client.get(Keys(RUN).manifest)
+    client.set(Keys(RUN).manifest, b"{}")
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": 2})
+    assert mender.look()  # nobody else is there
+    sign_of_life(client, "host:2-b", {"name": "host:2-b", "protocol": 2})
+    clock.now += 1
+    assert [mender.look(), client.exists("uplift:mender:2")] == [False, 0]
+    client.set(Keys(RUN).manifest, data)
+    other = Mender(server.app, "host:2-b", client, LEASE, clock)
+    for _ in range(4):
+        assert [mender.look(), other.look()] == [False, True]
+        clock.now += 1
+    assert waiting(server.store, FINISH) == 1
