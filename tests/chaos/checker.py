@@ -171,8 +171,9 @@ def _messages(stage: Stage) -> Iterator[str]:
     for key in (key for lane in (*LANES, QUARANTINE, FINISH) for key in waiting_keys(lane)):
         if count := stage.client.llen(key):
             yield f"{count} messages wait in {key!r}"
-    if count := stage.client.hlen("unacked"):
-        yield f"{count} messages are unacknowledged"
+    if count := stage.client.hlen("uplift.2.unacked"):
+        held = {key: stage.client.get(key) for key in stage.client.keys("uplift:held:*")}
+        yield f"{count} messages are unacknowledged: {stage.client.hgetall('uplift.2.unacked')}; held: {held}"
 
 
 def _processes(stage: Stage) -> list[str]:

@@ -26,7 +26,9 @@ WAIT_SECONDS = 8.0
 
 def kill_worker(stage: Stage, draw: random.Random) -> None:
     """kill -9; somebody starts another one, sometimes only later."""
-    _victim(stage, draw).kill()
+    victim = _victim(stage, draw)
+    victim.kill()
+    victim.wait()  # or it would count as alive a moment longer
     stage.hurt.add("killed")
     stage.deaths += 1
     if draw.random() < 0.7:
@@ -45,6 +47,16 @@ def terminate_worker(stage: Stage, draw: random.Random) -> None:
     """What `docker stop` does, and a replacement."""
     _victim(stage, draw).terminate()
     stage.start_worker()
+
+
+def terminate_storm(stage: Stage, draw: random.Random) -> None:
+    """Every worker is told to leave, again and again, as by a deployment that cannot make up its mind."""
+    for _ in range(3):
+        for worker in stage.living_workers():
+            worker.terminate()
+        stage.start_worker()
+        stage.start_worker()
+        time.sleep(draw.uniform(0.2, 2.0))
 
 
 def interrupt_worker(stage: Stage, draw: random.Random) -> None:
@@ -107,7 +119,7 @@ def deliver_twice(stage: Stage, draw: random.Random) -> None:
     for key in keys:
         for message in stage.client.lrange(key, 0, -1):
             stage.client.lpush(key, message)
-    for held in stage.client.hvals("unacked"):
+    for held in stage.client.hvals("uplift.2.unacked"):
         payload, _, lane = json.loads(held)
         if lane in keys:
             stage.client.lpush(lane, json.dumps(payload))
@@ -120,10 +132,13 @@ def lose_message(stage: Stage, draw: random.Random) -> None:
             return
 
 
+NEED_A_PRODUCER = (kill_producer, interrupt_producer, two_producers)
+
 WEIGHTS: dict[Fault, int] = {
     kill_worker: 5,
     stop_worker: 3,
     terminate_worker: 2,
+    terminate_storm: 2,
     interrupt_worker: 1,
     kill_producer: 3,
     interrupt_producer: 1,
@@ -164,15 +179,16 @@ def strike(stage: Stage, seed: int) -> None:
         if _over(stage):
             stage.note("the run was over before the next fault")
             return
-        stage.note(f"{step.fault.__name__} at {stage.recorded()} of {stage.attempts} records")
+        fault = kill_worker if stage.detached and step.fault in NEED_A_PRODUCER else step.fault
+        stage.note(f"{fault.__name__} at {stage.recorded()} of {stage.attempts} records")
         try:
-            step.fault(stage, draw)
+            fault(stage, draw)
         except redis.RedisError as problem:
             stage.note(f"the harness's own connection was hit: {problem}")
 
 
 def _over(stage: Stage) -> bool:
-    return stage.artifact_path().exists()
+    return stage.has_ended() if stage.detached else stage.artifact_path().exists()
 
 
 def _victim(stage: Stage, draw: random.Random):

@@ -36,12 +36,12 @@ class Pace:
     def environment(self) -> dict[str, str]:
         return {
             "UPLIFT_LEASE_SECONDS": str(self.lease),
-            "UPLIFT_VISIBILITY_SECONDS": str(self.lease),
             "UPLIFT_DRAIN_SECONDS": str(min(8.0, self.lease / 2)),
             "UPLIFT_IN_FLIGHT": str(self.in_flight),
         }
 
 
+GUISE = Path(__file__).parent / "guise"
 SHORT = Pace(lease=2.0, latency=0.2, ends_within=90)
 PRODUCTION = Pace(lease=30.0, latency=1.0, ends_within=300)
 
@@ -58,6 +58,9 @@ class Stage:
     pace: Pace
     model: str
     server_options: tuple[str, ...] = ()
+    detached: bool = False
+    guise: str = ""
+    strangers: list[subprocess.Popen[str]] = field(default_factory=list)
     workers: list[subprocess.Popen[str]] = field(default_factory=list)
     producer: subprocess.Popen[str] | None = None
     run_id: str = ""
@@ -69,6 +72,9 @@ class Stage:
         (self.folder / "tmp").mkdir()
         (self.folder / "data").mkdir()
         self.suite = a_suite(self.folder, self.pace.tasks)
+        program = f'argv = ["sh", "-c", "sleep {self.pace.latency}; cat"]'
+        lines = ['sandbox = "off"', 'skill_mode = "prepend"', "[commands.slow]", program]
+        (self.folder / "uplift.toml").write_text("\n".join(lines))
         self.start_server()
         self.client = redis.Redis.from_url(self.url, socket_timeout=60)
         self.store = Store(self.client)
@@ -89,12 +95,29 @@ class Stage:
 
     def start_worker(self) -> subprocess.Popen[str]:
         words = ["worker", "--broker", self.url, "--log-level", "warning"]
-        self.workers.append(self._start(words, f"worker-{len(self.workers)}.log"))
+        number = len(self.workers)
+        self.workers.append(self._start(words, f"worker-{number}.log", **self._disguise(number)))
         return self.workers[-1]
+
+    def start_stranger(self) -> None:
+        """A worker of another version, in the same lanes, which can read nothing of ours."""
+        words = ["worker", "--broker", self.url, "--log-level", "warning"]
+        self.strangers.append(self._start(words, "stranger.log", CHAOS_VERSION="99", PYTHONPATH=str(GUISE)))
+
+    def _disguise(self, number: int) -> dict[str, str]:
+        """What makes a worker of this stage different: every second clock is wrong, or all have one name."""
+        match self.guise:
+            case "skewed":
+                ahead = ("3600", "-3600")[number // 2 % 2] if number % 2 == 0 else ""
+                return {"CHAOS_CLOCK": ahead, "PYTHONPATH": str(GUISE)}
+            case "namesakes":
+                return {"CHAOS_NAMESAKE": "1", "PYTHONPATH": str(GUISE)}
+        return {}
 
     def evaluate(self, *more: str) -> None:
         self.run_id = f"run-{os.getpid()}-{time.monotonic_ns()}"
         words = ["--broker", self.url, "--model", self.model, "--pass-k", str(self.pace.pass_k), "--quiet"]
+        words += ["--detach"] if self.detached else []
         self.producer = self._start(
             [*standalone(self.suite), *words, "--run-id", self.run_id, *more], "producer.log"
         )
@@ -108,9 +131,10 @@ class Stage:
             "producer.log",
         )
 
-    def _start(self, words: list[Any], log: str) -> subprocess.Popen[str]:
+    def _start(self, words: list[Any], log: str, **more: str) -> subprocess.Popen[str]:
+        environment = {**self.environment, **more}
         with (self.folder / log).open("a") as output:
-            return start_uplift(*words, cwd=self.folder, env=self.environment, stdout=output, stderr=output)
+            return start_uplift(*words, cwd=self.folder, env=environment, stdout=output, stderr=output)
 
     def recorded(self) -> int:
         """How many records the server holds; -1 while it does not answer."""
@@ -141,8 +165,17 @@ class Stage:
             self.start_worker()
 
     def await_end(self) -> int:
-        """Follow the run to its artifact, resuming it as often as a producer was killed; returns the exit code."""
+        """Follow the run to its artifact, resuming it as often as a producer was killed; returns the exit code.
+
+        A detached run has to end with nobody watching; only then is it fetched.
+        """
         deadline = time.monotonic() + self.pace.ends_within
+        if self.detached:
+            begun = time.monotonic()
+            if not self.until(self.has_ended, self.pace.ends_within):
+                raise DidNotEnd(f"nobody ended the detached run in {self.pace.ends_within} s\n{self.story()}")
+            self.note(f"ended by itself {time.monotonic() - begun:.1f} s after all was whole again")
+            self.producer = self.start_command("watch")
         while True:
             assert self.producer is not None
             try:
@@ -160,6 +193,12 @@ class Stage:
                 # A producer that died before the run existed has nothing to resume.
                 self.resume() if self.exists() else self.evaluate()
 
+    def has_ended(self) -> bool:
+        try:
+            return bool(self.client.exists(Keys(self.run_id).artifacts))
+        except redis.RedisError:
+            return False
+
     def exists(self) -> bool:
         return bool(self.client.exists(Keys(self.run_id).state))
 
@@ -168,10 +207,10 @@ class Stage:
 
     def stop_workers(self) -> list[int]:
         """Tell every worker to leave; their exit codes."""
-        for worker in self.living_workers():
+        for worker in (*self.living_workers(), *self.strangers):
             worker.terminate()
         codes = []
-        for worker in self.workers:
+        for worker in (*self.workers, *self.strangers):
             try:
                 codes.append(worker.wait(timeout=40))
             except subprocess.TimeoutExpired:
@@ -179,7 +218,7 @@ class Stage:
         return codes
 
     def close(self) -> None:
-        for process in (self.producer, *self.workers, self.server):
+        for process in (self.producer, *self.workers, *self.strangers, self.server):
             if process is not None and process.poll() is None:
                 process.kill()
             if process is not None:

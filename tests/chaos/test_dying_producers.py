@@ -87,7 +87,6 @@ def begin_or_go_on(stage: Stage, plan: plans.Plan) -> Server:
 def test_at_every_step_of_submitting(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "1")
     steps = steps_of_submitting(stage, monkeypatch)
     assert steps > 20
     stride = 1 if request.config.getoption("--long", default=False) else 20
@@ -108,7 +107,6 @@ def test_at_every_step_of_submitting(
 
 
 def test_at_every_file_of_collecting(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("UPLIFT_VISIBILITY_SECONDS", "1")
     server = open_server(stage.url)
     run = submit(server, a_plan(stage, "collected"), Reuse())
     made = Watch(server, run).follow()

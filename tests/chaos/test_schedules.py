@@ -15,7 +15,8 @@ from .stage import PRODUCTION, SHORT, Pace, Stage, a_folder, remove
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 IN_MAKE_TEST = (8,)
-PRODUCTION_SEEDS = range(1000, 1020)
+PRODUCTION_SEEDS = range(1000, 1040)
+GUISES = ("", "skewed", "namesakes", "programs", "stranger")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,8 +28,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def model(seed: int, pace: Pace) -> str:
     """Few different models, so that few undisturbed runs serve many schedules."""
+    if guise_of(seed) == "programs":
+        return "command:slow"
     settings = f"latency={pace.latency},spread=exp,cost=0.01,error=0.05"
     return f"sim:baseline=0.5,candidate=0.7,{settings},seed={seed % 4}"
+
+
+def guise_of(seed: int) -> str:
+    """Two of five seeds are as ever, or watched and detached runs would each meet only some of the guises."""
+    return GUISES[seed // 2 % len(GUISES)]
 
 
 @cache
@@ -50,11 +58,16 @@ def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> 
     record_property("schedule", f"--seed {seed}")
     spec = model(seed, pace)
     reference = undisturbed(spec, pace)
-    stage = Stage(a_folder(), pace, spec)
+    stage = Stage(a_folder(), pace, spec, detached=seed % 2 == 1, guise=guise_of(seed))
     try:
         stage.start_worker()
         stage.start_worker()
+        if stage.guise == "stranger":
+            stage.start_stranger()
         stage.evaluate()
+        if stage.detached:
+            assert stage.producer is not None
+            assert stage.producer.wait(timeout=60) == 0
         strike(stage, seed)
         stage.heal()
         stage.await_end()
