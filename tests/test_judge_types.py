@@ -52,7 +52,7 @@ def test_the_types_are_those_of_the_union_and_each_has_settings_to_test_with() -
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_list_of_judges_names_every_type(document: str) -> None:
-    words = set(re.findall(r"[a-z][a-z-]*", (ROOT / document).read_text(encoding="utf-8")))
+    words = set(re.findall(r"[a-z][a-z_-]*", (ROOT / document).read_text(encoding="utf-8")))
     missing = sorted(set(JUDGE_TYPES) - words)
     assert missing == [], f"{document} does not say a word about {', '.join(missing)}"
 
