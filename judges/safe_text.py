@@ -25,6 +25,7 @@ _JOINER = "\N{COMBINING GRAPHEME JOINER}"
 _LONGEST_NAME = 80
 _ORDINARY_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _Value = TypeVar("_Value")
+_WITH_TEXT = (str, tuple, BaseModel)
 
 
 class NotJson(ValueError):
@@ -58,8 +59,11 @@ def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
     elif isinstance(value, tuple):
         changed = tuple(each_text(part, change) for part in value)
     elif isinstance(value, BaseModel):
-        fields = vars(value).items()
-        parts = {name: new for name, old in fields if old and (new := each_text(old, change)) is not old}
+        parts = {
+            name: new
+            for name, old in vars(value).items()
+            if old and isinstance(old, _WITH_TEXT) and (new := each_text(old, change)) is not old
+        }
         changed = value.model_copy(update=parts) if parts else value
     return value if changed is value or changed == value else cast("_Value", changed)
 

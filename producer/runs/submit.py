@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
+from producer.runs import size
 from producer.server.connect import Server
 from workers.models.choose import Need, asked, lacking, needs
 from workers.rounds.finish import aggregate, finish
@@ -22,7 +23,7 @@ from workers.rounds.publish import next_end, publish_round
 from workers.store import redis_client
 from workers.store.keys import LANES, TURN, waiting_keys
 from workers.store.messages import ModelSettings
-from workers.store.redis_client import AWAY
+from workers.store.redis_client import AWAY, UnusableServer
 from workers.store.run_store import State, Store, StoredRun
 
 INSIST_SECONDS = 60.0
@@ -104,12 +105,15 @@ def submit(
 ) -> StoredRun:
     """Create the run and publish what is not to be reused. May be called again for the same plan.
 
+    Raises DoesNotFit, before anything is written, where the server has too little memory left.
+
     What the server or the skills make doubtful is said first. `resume` is what to type to go on with the run, should
     the server stay away.
     """
     store = server.store
-    for warning in (*redis_client.check(store.client), *plan.warnings):
-        say(warning)
+    for warning in (*redis_client.check(store.client), size.check(store, plan, reuse), *plan.warnings):
+        if warning:
+            say(warning)
     if reuse.cached:
         say(f"{len(reuse.cached)} {reuse.told}")
     lane = quietest_lane(store)
@@ -129,7 +133,7 @@ def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: f
     A server that goes away meanwhile is waited for, and everything is published anew: half a round that is out
     already costs nothing, because each attempt is claimed before it starts.
     """
-    deadline = time.monotonic() + insist_seconds
+    deadline, resume = time.monotonic() + insist_seconds, resume or f"uplift resume {run.run_id}"
     while True:
         try:
             generation, indexes = _next_generation(server, run)
@@ -141,10 +145,12 @@ def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: f
             if isinstance(problem, redis.AuthenticationError):
                 raise
             if time.monotonic() > deadline:
-                raise redis.ConnectionError(
-                    f"{problem}; go on later with: {resume or f'uplift resume {run.run_id}'}"
-                ) from problem
+                raise redis.ConnectionError(f"{problem}; go on later with: {resume}") from problem
             time.sleep(0.5)
+        except redis.ResponseError as problem:
+            if refused := redis_client.refuses_writes(server.store.client):
+                raise UnusableServer(f"{refused}, then go on with: {resume}") from problem
+            raise
 
 
 def is_anything_left(store: Store, run: StoredRun) -> bool:

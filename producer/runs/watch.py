@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import redis
 from kombu.exceptions import OperationalError
 
 from judges.errors import INFRASTRUCTURE, INTERRUPTED, UpliftError
@@ -14,7 +15,7 @@ from producer.display.snapshot import Looker, View
 from producer.server.connect import Server
 from producer.state_root import on_broker
 from workers.rounds.finish import finish
-from workers.store.redis_client import AWAY, refuses_writes
+from workers.store.redis_client import AWAY, INSIST_SECONDS, refuses_writes
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Progress, State, StoredRun, UnknownRun
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 LONELY_SECONDS = 8.0
 PROBE_SECONDS = 5.0
-REFUSED_SECONDS = 60.0
+REFUSED_SECONDS = float(INSIST_SECONDS)  # as long as workers hold on to what they want to write
 
 
 class RunLost(UpliftError):
@@ -66,7 +67,7 @@ class Watch:
         self._worker_seen_at = self._progressed_at = self._writable_at = self.clock()
         self._probed_at = self.clock()
         self._refused: str | None = None
-        self._recorded = -1
+        self._recorded, self._workers = -1, 0
         while True:
             self.server.check()
             try:
@@ -76,6 +77,11 @@ class Watch:
             except (*AWAY, OperationalError) as problem:
                 self.server.check()
                 self._say_once(f"the server does not answer ({problem}); waiting for it")
+                artifacts = None
+            except redis.ResponseError:  # a write of ours, refused before we asked; reading goes on
+                self._refused = refuses_writes(self.server.store.client)
+                if self._refused is None:
+                    raise
                 artifacts = None
             if artifacts is not None:
                 return artifacts
@@ -94,13 +100,14 @@ class Watch:
         progress = store.progress(self.run.run_id)
         if progress.recorded != self._recorded:
             self._recorded, self._progressed_at = progress.recorded, self.clock()
+        artifacts = store.artifacts(self.run.run_id)
+        writable = artifacts is not None or self._takes_writes()
         stopping = self.stop()
         self._show(progress, stopping)
-        if stopping:
+        if stopping and writable:
             self._stop(state, progress)
-        artifacts = store.artifacts(self.run.run_id)
         pausing = stopping and state.halt in ("", "paused")
-        if artifacts is None and not pausing and self._takes_writes():
+        if artifacts is None and writable and not pausing:
             self._end(state, progress)
         return artifacts
 
@@ -110,28 +117,34 @@ class Watch:
         )
 
     def _takes_writes(self) -> bool:
-        """Ask a quiet run's server whether it can keep records at all; raises RunLost when it has not for long."""
-        now = self.clock()
-        if now - max(self._progressed_at, self._probed_at) > PROBE_SECONDS:
+        """Ask the server of a run that is quiet, or whose workers are, whether it can keep records at all.
+
+        Raises RunLost when it has not for long.
+        """
+        now, refused = self.clock(), self._refused
+        if now - max(min(self._progressed_at, self._worker_seen_at), self._probed_at) > PROBE_SECONDS:
             self._probed_at, self._refused = now, refuses_writes(self.server.store.client)
         if self._refused is None:
             self._writable_at = now
+            if refused is not None:
+                self._say_once("the server takes writes again; the run goes on")
             return True
         self._say_once(f"{self._refused}; the run waits")
         if now - self._writable_at > REFUSED_SECONDS:
-            raise RunLost(f"{self._refused}; mend that, then go on with: {self.resume}")
+            raise RunLost(f"{self._refused}; all records are kept: mend that, then go on with: {self.resume}")
         return False
 
     def _show(self, progress: Progress, stopping: bool) -> None:
-        now = self.clock()
-        workers = len(known_workers(self.server.store.client))
-        if workers:
+        now, alive = self.clock(), len(known_workers(self.server.store.client))
+        if alive or self._refused is None:
+            self._workers = alive
+        if alive or self._refused is not None:  # where they cannot give signs of life, nobody knows them gone
             self._worker_seen_at = now
         elif now - self._worker_seen_at > LONELY_SECONDS:
             start = on_broker("uplift worker", self.server.settings.broker)
             self._say_once(f"no worker answers; start one with: {start}")
         if self.show is not None and self._looker is not None:
-            self.show(self._looker.view(progress, workers, stopping=stopping))
+            self.show(self._looker.view(progress, self._workers, stopping=stopping))
 
     def _stop(self, state: State, progress: Progress) -> None:
         """No new attempts; over when nothing is in flight any more. A run that ends anyway is not paused."""

@@ -22,6 +22,7 @@ SEEN_SECONDS = 30
 FORGOTTEN_SECONDS = 3600
 INSIST_SECONDS = 300
 RETRIES = 6
+LEAST_ROOM = 256 * 1024
 # What only says that the server is away: it comes back, and whoever waits for it loses nothing.
 AWAY = (redis.ConnectionError, redis.TimeoutError)
 # Refusals that pass: a disk that is full, memory that is used up, a primary that is being replaced. Inside a script
@@ -114,17 +115,34 @@ def _setting(client: redis.Redis, name: str, unknown: str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def memory(client: redis.Redis) -> tuple[int, int] | None:
+    """Bytes that are in use, and maxmemory; None where there is no limit, or the server does not tell."""
+    try:
+        info = client.info("memory")
+    except redis.ResponseError:  # managed servers may forbid INFO
+        return None
+    used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
+    most = int(info.get("maxmemory", 0))
+    return (used, most) if most else None
+
+
 def refuses_writes(client: redis.Redis) -> str | None:
-    """Why the server takes no writes at the moment, or None when it does."""
+    """Why the server takes no writes at the moment, or None when it does.
+
+    One with less than LEAST_ROOM is full: what is in use goes up and down with every command under way, so that a
+    small write passes now and then, and the workers' do not.
+    """
+    full = "the server is out of memory (maxmemory is reached); delete runs or give it more"
     try:
         client.set(PROBE, b"", ex=60)
+        used, most = memory(client) or (0, LEAST_ROOM)
+        return full if most - used < LEAST_ROOM else None
     except redis.OutOfMemoryError:
-        return "the server is out of memory (maxmemory is reached); delete runs or give it more"
+        return full
     except redis.ReadOnlyError:
         return "the server is a read-only replica; give the primary's address"
     except redis.ResponseError as problem:
         return f"the server refuses to write ({problem})"
-    return None
 
 
 def workers(client: redis.Redis) -> list[dict[str, Any]]:

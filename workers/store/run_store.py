@@ -131,6 +131,10 @@ def unpack(data: bytes) -> AttemptRecord:
     return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
 
 
+def pack_task(task: Task) -> bytes:
+    return zlib.compress(task.model_dump_json(by_alias=True, exclude_defaults=True).encode(), 1)
+
+
 def read_manifest(data: bytes, run_id: str) -> Manifest:
     """A run's manifest; raises OtherVersion for one that this version cannot read."""
     try:
@@ -172,8 +176,7 @@ class Store:
         pipe = self.client.pipeline(transaction=False)
         pipe.set(keys.manifest, manifest.model_dump_json(by_alias=True))
         pipe.set(keys.info, _packed(info))
-        texts = (task.model_dump_json(by_alias=True, exclude_defaults=True) for task in tasks)
-        self._put_pages(keys.tasks, enumerate(zlib.compress(text.encode(), 1) for text in texts))
+        self._put_pages(keys.tasks, enumerate(map(pack_task, tasks)))
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         state["protocol"] = PROTOCOL
         state.update(self._put_cached(keys, manifest, info, cached))
