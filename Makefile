@@ -11,7 +11,7 @@ export PYTHONPATH :=
 # Hundreds of short processes: compiling our modules anew in each would take a tenth of the time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types tests lowest bench chaos clean
+.PHONY: demo test lint types tests lowest bench chaos containers clean
 
 $(READY): pyproject.toml constraints.txt
 	@if command -v uv >/dev/null 2>&1; then \
@@ -52,7 +52,11 @@ bench: $(READY)
 	$(BIN)/python -m bench
 
 chaos: $(READY)
-	$(BIN)/python -m pytest -q -n 4 tests/chaos --long
+	$(BIN)/python -m pytest -q -n 4 tests/chaos tests/test_shared_server.py --long
+
+# compose.yaml on this machine's container engine; says in one line why where that cannot be.
+containers:
+	$(PYTHON) tests/containers.py
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .uplift build *.egg-info

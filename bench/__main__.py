@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from bench import aggregate_records, engine, kills, pytest_judge, validate_suite
+from bench import aggregate_records, distance, engine, idle_workers, kills, pytest_judge, validate_suite
 from bench.rows import Row, show
 
 
@@ -40,6 +40,8 @@ def main() -> None:
     rows += interval.rows()
     rows += pytest_judge.rows(40 if quick else 200)
     rows += sdk_throughput.rows(200 if quick else 1000)
+    rows += distance.rows(quick=quick)
+    rows += idle_workers.rows(10 if quick else 30)
     rows += kills.rows(5 if quick else 20)
     show(rows)
     missed = [row.what for row in rows if row.holds is False]

@@ -15,6 +15,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,11 @@ from workers.models.choose import model_for
 from workers.models.model import Request
 from workers.models.sim import Sim
 from workers.store.messages import ModelSettings, Task
-from workers.store.redis_client import workers
 
-SKILL = "---\nname: bench\ndescription: A skill for measuring.\n---\nBe brief.\n"
+# As large as real ones: 9 KB.
+SKILL = "---\nname: bench\ndescription: A skill for measuring.\n---\n" + 115 * (
+    "Be brief, and name the page on which you found what you say; if there is none, say so.\n"
+)
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -62,23 +65,36 @@ class Measured:
         )
 
 
-def run(tasks: int, pass_k: int, model: str, *, in_flight: int = 100) -> Measured:
-    """Run a suite of `contains` tasks in both arms and measure it."""
+def run(
+    tasks: int,
+    pass_k: int,
+    model: str,
+    *,
+    in_flight: int = 100,
+    away: Callable[[str], AbstractContextManager[str]] = nullcontext,
+) -> Measured:
+    """Run a suite of `contains` tasks in both arms and measure it; `away` puts something before the server."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        options = RunSettings(
-            task_suite=_suite(folder, tasks),
-            state_root=folder / "state",
-            standalone=True,
-            skill_path=folder / "SKILL.md",
-            models=(model,),
-            pass_k=pass_k,
-        )
-        with private_server.serving(folder / "server") as private:
+        with private_server.serving(folder / "server") as private, away(private.url) as url:
+            private.url = url
             private.start_worker({"UPLIFT_IN_FLIGHT": str(in_flight)})
-            server = open_server(private.url)
-            _until(lambda: bool(workers(server.store.client)))
-            return _measured(options, private, server)
+            server = open_server(url)
+            # Until the worker is up, and everything connected as it will be.
+            _measured(options_for(folder, 1, 1, model), private, server)
+            return _measured(options_for(folder, tasks, pass_k, model), private, server)
+
+
+def options_for(folder: Path, tasks: int, pass_k: int, model: str) -> RunSettings:
+    """A run of a suite of `contains` tasks, which is written there."""
+    return RunSettings(
+        task_suite=_suite(folder, tasks),
+        state_root=folder / "state",
+        standalone=True,
+        skill_path=folder / "SKILL.md",
+        models=(model,),
+        pass_k=pass_k,
+    )
 
 
 def _measured(options: RunSettings, private: private_server.Local, server: Server) -> Measured:
@@ -89,9 +105,9 @@ def _measured(options: RunSettings, private: private_server.Local, server: Serve
     begun = time.monotonic()
     submit(server, planned, Reuse())
     published = time.monotonic() - begun
-    _until(lambda: server.store.progress(planned.run_id).recorded == planned.grid.attempts)
+    until(lambda: server.store.progress(planned.run_id).recorded == planned.grid.attempts)
     ran = time.monotonic() - begun
-    _until(lambda: server.store.artifacts(planned.run_id) is not None)
+    until(lambda: server.store.artifacts(planned.run_id) is not None)
     wall = time.monotonic() - begun
     spent = [_cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
     return Measured(
@@ -127,7 +143,11 @@ def rows(*, quick: bool = False) -> list[Row]:
     large = run(tasks, pass_k, "sim")
     found.append(
         Row(
-            f"engine CPU per attempt, {large.attempts} zero-length", large.cpu_ms, "ms", 0.7, note=large.split
+            f"engine CPU per attempt, {large.attempts} zero-length",
+            large.cpu_ms,
+            "ms",
+            0.35,
+            note=large.split,
         )
     )
     found.append(Row(f"publish {large.attempts} attempts", large.publish_seconds, "s", 10))
@@ -176,9 +196,9 @@ def _largest_mb(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], pause: float = 0.05) -> None:
     while not condition():
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from bench.rows import Row, show
 from judges.checks import pytest_file
 from judges.judgment import Completion, Workspace
 from judges.sandbox import bubblewrap, command, warm_pool
+from judges.sandbox.limits import SandboxLimits
 from judges.spec import Pytest
 
 BAR = 0.25
@@ -99,15 +100,13 @@ def run_fresh(suite: Path, judgments: int, user: int | None) -> None:
     environment |= {"AI_OUTPUT_FILE": output, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def once(_: int) -> None:
-        started = bubblewrap.start(
-            [sys.executable, "-I", "-m", "pytest", *options, f"{bubblewrap.INPUTS}/{SPEC.test_file}"],
-            bubblewrap.SandboxView(
-                {f"{bubblewrap.INPUTS}/fixtures": suite / "fixtures"}, {output: TEXT.encode()}
-            ),
-            environment=environment,
-            user=user,
-            output=subprocess.DEVNULL,
+        place = f"{bubblewrap.INPUTS}/fixtures"
+        description = bubblewrap.SandboxDescription(
+            reads={**bubblewrap.python_folders(), place: suite / "fixtures"}, contents={output: TEXT.encode()}
         )
+        argv = [sys.executable, "-I", "-m", "pytest", *options, f"{bubblewrap.INPUTS}/{SPEC.test_file}"]
+        launch = bubblewrap.Launch(argv, description, user, (), SandboxLimits())
+        started = bubblewrap.start(launch, environment, subprocess.DEVNULL)
         started.close()
         if started.process.returncode != 0:
             raise RuntimeError(f"plain pytest ended with {started.process.returncode}")

@@ -56,14 +56,12 @@ def example_run(folder: Path) -> Path:
         "3",
         "--run-id",
         "example",
-        "--state-root",
-        str(folder),
         "--quiet",
     ]
-    subprocess.run(
-        [sys.executable, "-P", "-m", "producer.cli", *words], check=True, stdout=subprocess.DEVNULL
-    )
-    return folder / "runs" / "example" / "report.html"
+    # The page names the command to type next, which says where the run lies unless that is the usual place.
+    program = [sys.executable, "-P", "-m", "producer.cli"]
+    subprocess.run([*program, *words], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    return folder / ".uplift" / "runs" / "example" / "report.html"
 
 
 def photograph(

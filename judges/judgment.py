@@ -190,46 +190,27 @@ class Ask(Protocol):
 
 
 JUDGING_SECONDS = 1.0
-# The kernel tells a thread's processor time, and asking it takes longer than most judges do.
-_UNASKED_SECONDS = 0.1
+# When the check under way must be done, by the processor time of its thread.
+_deadline: ContextVar[float] = ContextVar("_deadline")
 
 
 class TooSlow(Exception):
     """A judge used its second without a result."""
 
 
-class _Clock:
-    """A second of a thread's processor time; at first the wall's, which is never less, is taken for it."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._deadline: float | None = None
-
-    def left(self) -> float:
-        passed = time.monotonic() - self._begun
-        if passed < _UNASKED_SECONDS:
-            return JUDGING_SECONDS - passed
-        if self._deadline is None:
-            self._deadline = time.thread_time() + JUDGING_SECONDS - min(passed, JUDGING_SECONDS / 2)
-        return self._deadline - time.thread_time()
-
-
-_clock: ContextVar[_Clock] = ContextVar("_clock")
-
-
 @contextmanager
 def time_limit() -> Iterator[None]:
     """Within the block, `look_at_clock` raises TooSlow once the second is used."""
-    before = _clock.set(_Clock())
+    before = _deadline.set(time.thread_time() + JUDGING_SECONDS)
     try:
         yield
     finally:
-        _clock.reset(before)
+        _deadline.reset(before)
 
 
 def look_at_clock(remedy: str = "") -> float:
     """The seconds left of the limit, which somebody must have set; raises TooSlow where none are left."""
-    left = _clock.get().left()
+    left = _deadline.get() - time.thread_time()
     if left <= 0:
         raise TooSlow(f"not judged within {JUDGING_SECONDS:g} s" + (f"; {remedy}" if remedy else ""))
     return left

@@ -48,7 +48,12 @@ def _long_runs() -> Any:
 
 def storable(value: _Value) -> _Value:
     """Replace what UTF-8 cannot hold in every text of a value: JSON can spell lone surrogates, which no file takes."""
-    return each_text(value, lambda text: text if text.isascii() else text.encode("utf-8", "replace").decode())
+    return each_text(value, storable_text)
+
+
+def storable_text(text: str) -> str:
+    """A text with `?` for each character that UTF-8 cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def each_text(value: _Value, change: Callable[[str], str]) -> _Value:

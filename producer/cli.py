@@ -48,8 +48,7 @@ app = typer.Typer(
     "First steps, in your skill's folder:\n\n"
     "\b\n"
     "  uplift init\n"
-    "  uplift evaluate --standalone --task-suite evals/suite.yaml \\\n"
-    "    --skill-path . --mock",
+    "  uplift evaluate --mock",
     epilog="`uplift COMMAND --help` explains a command. Colours are left out in pipes and when NO_COLOR is set.",
 )
 
@@ -63,6 +62,7 @@ app.command(
 )(evaluate.evaluate)
 app.command("validate", short_help="Check suites; print every problem with its place.")(suites.validate)
 app.command("worker", short_help="Take work from a shared broker.")(workers.worker)
+app.command("queue", short_help="Count attempts waiting and under way on a broker.")(workers.queue)
 app.command("monitor", short_help="Watch workers and batches in a browser (Flower).")(workers.monitor)
 app.command("runs", short_help="List runs, or delete some.")(runs.runs)
 app.command("status", short_help="Say how a run stands.")(runs.status)

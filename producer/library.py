@@ -64,7 +64,10 @@ _RATES = ("execution_pass_rate", "baseline_pass_rate", "delta")
 _AS_IN_ARTIFACT = ("run_id", "verdict", "reason", "decision", *_RATES)
 _CALLBACKS = ("on_progress", "on_message", "stop")
 # Suite and skill are arguments, and rankings are for the command line.
-_NO_KEYWORDS = ("task_suite", "skill_path", "standalone", "ranking", "candidate_ids", "eval_threshold")
+_NO_KEYWORDS = (
+    *("task_suite", "skill_path", "standalone", "ranking", "candidate_ids", "eval_threshold"),
+    "baseline_path",  # `baseline` takes a path, too
+)
 
 
 def keywords() -> dict[str, str]:
@@ -137,6 +140,8 @@ def _plan(
     values |= {name: options[word] for word, name in keywords().items() if word in options}
     if isinstance(values.get("models"), str):
         values["models"] = (values["models"],)
+    if isinstance(values.get("baseline"), Path):
+        values["baseline"] = str(values["baseline"])
     where = {"task_suite": given.path if given else suite, "skill_path": skill}
     return planned(RunSettings.checked({**values, **where}), suite=given)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunI
 from aggregate.records.settings import ResultSettings
 from aggregate.text.files import is_folder
 from aggregate.text.formats import plain
+from producer.importers import evals_json
 from producer.settings.run_settings import InvalidOption, RunSettings, part
 from producer.skills import ranking as rankings
 from producer.skills import skill as skills
@@ -53,6 +55,10 @@ class PlannedArm:
     reason: str = ""
 
 
+# Makes a baseline that lies in no folder; it is told which files no agent may read.
+MakeArm = Callable[[Collection[Path]], PlannedArm]
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the candidates come from: the pipeline's lane, and the ranking's run id and path where there is one."""
@@ -77,7 +83,8 @@ class Plan:
     that flags left out, too.
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
     `recorded` has the answers of `replay:` models.
-    `blessed` holds the baseline's records where a file has them all, so that none is run.
+    `blessed` holds the baseline's records where a file has them all, so that none is run. `environment` says which
+    commit and branch the skill is at.
     """
 
     run_id: str
@@ -93,6 +100,7 @@ class Plan:
     rejudged_from: str | None = None
     baseline_kind: Baseline | None = None
     blessed: Blessed | None = None
+    environment: dict[str, str] = field(default_factory=dict)
     created_at: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
     @property
@@ -142,6 +150,7 @@ class Plan:
                     score=arm.score,
                     verdict=arm.verdict,
                     reason=arm.reason,
+                    quoting=self._quoting.get(arm.name, ()),
                 )
                 for arm in (*self.arms, *self.not_run)
                 if arm.name != "baseline"
@@ -151,6 +160,7 @@ class Plan:
             planned_attempts=self.grid.attempts,
             rejudged_from=self.rejudged_from,
             baseline_run_id=self.blessed.run_id if self.blessed else None,
+            environment=self.environment,
             warnings=self.warnings,
         )
 
@@ -166,6 +176,13 @@ class Plan:
                 cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
                 yield self.grid.index(cell), record
 
+    @cached_property
+    def _quoting(self) -> dict[str, tuple[str, ...]]:
+        """By arm, the tasks whose prompts quote its skill."""
+        prompts = {task.id: task.prompt for task in self.suite.tasks}
+        baseline = self.baseline.skill if self.baseline else None
+        return {arm.name: skills.quoting(arm.skill, prompts, baseline) for arm in self.arms if arm.skill}
+
     def _baseline_kind(self) -> Baseline:
         if self.baseline_kind is not None:
             return self.baseline_kind
@@ -174,7 +191,13 @@ class Plan:
         return "skill" if self.baseline.skill else "bare"
 
 
-def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None = None) -> Plan:
+def make(
+    options: RunSettings,
+    *,
+    run_id: str | None = None,
+    suite: Suite | None = None,
+    baseline: MakeArm | None = None,
+) -> Plan:
     """Read and check everything that the flags name; raises before anything is written or sent.
 
     A `suite` that is given is not read from its file.
@@ -183,10 +206,13 @@ def make(options: RunSettings, *, run_id: str | None = None, suite: Suite | None
     assert options.task_suite is not None
     for spec in (*options.models, *filter(None, [options.judge_model])):
         is_agent(spec, options.settings)  # raises for a model, or a program, that nobody knows
-    whole = suite or suites.load(options.task_suite)
+    whole = suite or evals_json.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
     hidden = _not_for_agents(options, whole)
-    arms, not_run, source = _pipeline(options, hidden) if options.ranking else _standalone(options, hidden)
+    if options.ranking:
+        arms, not_run, source = _pipeline(options, hidden)
+    else:
+        arms, not_run, source = _standalone(options, hidden, baseline)
     warnings = [
         *suite.warnings,
         *(text for arm in arms if arm.skill for text in arm.skill.warnings),
@@ -217,16 +243,19 @@ def new_run_id() -> str:
 _Arms = tuple[list[PlannedArm], list[PlannedArm], Source]
 
 
-def _standalone(options: RunSettings, hidden: Collection[Path]) -> _Arms:
+def _standalone(options: RunSettings, hidden: Collection[Path], baseline: MakeArm | None) -> _Arms:
     assert options.skill_path is not None
     arms = []
-    if not options.no_baseline:
-        baseline = skills.load(options.baseline_path) if options.baseline_path else None
-        arms.append(_arm("baseline", baseline, hidden))
+    if baseline is not None:
+        arms.append(baseline(hidden))
+    elif not options.no_baseline:
+        skill = skills.load(options.baseline_path) if options.baseline_path else None
+        arms.append(_arm("baseline", skill, hidden))
     candidate = _arm("candidate", skills.load(options.skill_path), hidden)
     if arms and arms[0].bundle and arms[0].bundle.digest == candidate.bundle.digest:  # type: ignore[union-attr]  # a loaded skill has a bundle
+        named = options.baseline or options.baseline_path
         raise InvalidOption(
-            f"--baseline-path {options.baseline_path} and --skill-path {options.skill_path} hold the same skill"
+            f"--baseline {named} and the skill {options.skill_path} are the same; edit the skill, or name another"
         )
     return [*arms, candidate], [], Source()
 
@@ -237,7 +266,7 @@ def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     chosen = rankings.select(ranking, options.candidate_ids)
     target = rankings.baseline(ranking)
     # First: what is wrong with the target is no candidate's fault.
-    baseline = _arm("baseline", target, hidden)
+    baseline = _arm("baseline", None if options.baseline == "bare" else target, hidden)
     names = ["candidate"] if len(chosen) == 1 else [f"candidate:{entry.id}" for entry in chosen]
     candidates = [
         _candidate(name, entry, ranking, target, options, hidden)

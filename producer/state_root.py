@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
 DEFAULT_STATE_ROOT = Path(".uplift")
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LONGEST_REMAINS = 80
+
+
+def folders_above(start: Path) -> list[Path]:
+    """A folder and those above it, up to the repository's root or the user's home; outside both, only itself.
+
+    Whoever can write to a shared folder above must not decide what is run or read here.
+    """
+    above = [start, *start.parents]
+    home = Path.home().resolve()
+    for number, folder in enumerate(above):
+        if (folder / ".git").exists() or folder == home:
+            return above[: number + 1]
+    return [start]
+
+
+def nearest_state_root() -> Path:
+    """The nearest `.uplift` at or above the current folder; where there is none, the one to be made here."""
+    for number, folder in enumerate(folders_above(Path.cwd())):
+        if is_folder(folder / DEFAULT_STATE_ROOT):
+            return Path(*[".."] * number) / DEFAULT_STATE_ROOT
+    return DEFAULT_STATE_ROOT
 
 
 class InvalidId(UpliftError, ValueError):
@@ -64,6 +86,7 @@ def check_run_id(text: str) -> str:
 
 MAX_STATE_BYTES = 256 * 1024 * 1024  # of an artifact, and of what a run notes about itself
 _LONGEST_NAME = 200
+_STAMPED = re.compile(r"\d{8}-\d{6}-")
 
 
 class Unwritable(UpliftError):
@@ -98,10 +121,10 @@ class Places:
         # Prompts, answers and records are nobody else's business, whatever the umask says.
         keep_private(self.root)
 
-    def command(self, verb: str, run_id: str = "", broker: str | None = None) -> str:
+    def command(self, verb: str, run_id: str = "", broker: str | None = None, *more: str) -> str:
         """A command about a run, or about all, to be typed where this one was; see `on_broker`."""
-        words = ["uplift", verb, *filter(None, [run_id])]
-        if self.root != DEFAULT_STATE_ROOT:
+        words = ["uplift", verb, *map(shlex.quote, filter(None, [run_id, *more]))]
+        if self.root != nearest_state_root():
             words += ["--state-root", shlex.quote(str(self.root))]
         return on_broker(" ".join(words), broker)
 
@@ -146,6 +169,18 @@ class Places:
         ignored = self.root / ".gitignore"
         if self.root == DEFAULT_STATE_ROOT and not ignored.exists():
             write_text("*\n", ignored)
+
+    def latest_first(self) -> list[str]:
+        """The runs that were started or collected here; an id that does not begin with a time has its folder's."""
+
+        def started(run_id: str) -> str:
+            if _STAMPED.match(run_id):
+                return run_id
+            place = next(path for path in (self.run(run_id), self.embedded(run_id)) if path.exists())
+            return time.strftime("%Y%m%d-%H%M%S", time.gmtime(place.stat().st_mtime))
+
+        known = {*self.run_ids("runs"), *self.run_ids("embedded")}
+        return sorted(known, key=lambda run_id: (started(run_id), run_id), reverse=True)
 
     def write_notes(self, notes: Notes) -> None:
         write_text(notes.model_dump_json(), self.run(notes.run_id) / "notes.json")

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import random
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -35,3 +36,11 @@ def ask(url: str, login: str | None = None, *, data: bytes | None = None) -> tup
             return refused.code, refused.read().decode()
     except urllib.error.URLError:
         return 0, ""
+
+
+def await_heard_worker(address: str, login: str, seconds: float = 60) -> None:
+    """Wait until the monitor has heard a worker: what workers told before that, nobody listened to."""
+    deadline = time.monotonic() + seconds
+    while '"status": true' not in ask(f"{address}/workers?json=1", login)[1]:
+        assert time.monotonic() < deadline, "the monitor hears no worker"
+        time.sleep(0.1)

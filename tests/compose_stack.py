@@ -96,8 +96,9 @@ class Stack:
             (self.folder / name).mkdir()
         (self.folder / "bin" / "redis-server").symlink_to(get_binary_path())
         (self.folder / "bin" / "uplift").symlink_to(Path(sys.executable).parent / "uplift")
-        (self.folder / "bin" / "python").symlink_to(sys.executable)
-        for name, text in (("redis-cli", REDIS_CLI), ("tini", TINI)):
+        # Not a link: an interpreter that is started by one does not know of its virtual environment.
+        python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+        for name, text in (("redis-cli", REDIS_CLI), ("tini", TINI), ("python", python)):
             script = self.folder / "bin" / name
             script.write_text(text)
             script.chmod(script.stat().st_mode | stat.S_IXUSR)

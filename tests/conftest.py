@@ -54,7 +54,7 @@ def no_surroundings(monkeypatch: pytest.MonkeyPatch, path_without_servers: str) 
             monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", path_without_servers)
     if loaded := sys.modules.get("workers.models.model"):
-        loaded._own_secrets.cache_clear()  # an earlier test of this process may have had as many variables
+        loaded._secrets_among.cache_clear()  # an earlier test of this process may have had as many variables
 
 
 def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:

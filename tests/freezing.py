@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from aggregate.report.markdown import escaped
+
 # By key in JSON and by column in CSV; what is missing stays missing.
 TIMES = {
     "created_at",
@@ -34,6 +36,7 @@ RATIO = {"high", "low", "ratio", "ratio_of_totals"}
 RUN = re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{6}\b")
 DIGITS = 12  # of a number that was summed in the order of arrival
 PROGRESS = re.compile(r"^uplift: \d+/\d+ attempts; .*\n", re.MULTILINE)
+TOOK = re.compile(r"(?<=\S) {2,}(\S.*), (?:\d+ h )?\d+ (?:s|min)$", re.MULTILINE)
 RATIOS = re.compile(r"^.* % intervals  .*\n(.+\n)+", re.MULTILINE)  # in the terminal, up to an empty line
 NUMBER = re.compile(r"\d[\d.]*(e-?\d+)?")
 OWN_CODE = re.compile(r"(<style>|<script>).*?(</style>|</script>)", re.DOTALL)
@@ -44,6 +47,7 @@ class Mask:
 
     def __init__(self, folder: Path, broker: str, *, measured: bool) -> None:
         self._places = {broker: "BROKER", str(folder): "FOLDER"}
+        self._places |= {escaped(place, 500): name for place, name in self._places.items()}  # in Markdown
         self._measured = measured
 
     def text(self, text: str) -> str:
@@ -99,8 +103,8 @@ class Mask:
         return self.text(self._without_model_time(text))
 
     def stderr(self, text: str) -> str:
-        """Without the progress, which shows what was done at some moment."""
-        return self.text(self._without_model_time(PROGRESS.sub("", text)))
+        """Without the progress, which shows what was done at some moment, and how long the run took."""
+        return self.text(self._without_model_time(TOOK.sub(r"  \1, TIME", PROGRESS.sub("", text))))
 
     def page(self, text: str, *, whole: bool) -> str:
         """The page with its data in place and readable; its own style and script only in a whole one.

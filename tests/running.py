@@ -17,6 +17,8 @@ from typing import Any
 import redis
 import warm
 
+from workers.store.keys import with_authority
+
 SKILL = "---\nname: haiku\ndescription: Write short poems.\n---\nWrite three lines.\n"
 
 
@@ -35,7 +37,10 @@ class Ended:
 
 def uplift(*words: str | Path, cwd: Path, env: dict[str, str] | None = None, timeout: float = 120) -> Ended:
     """Run `uplift …` to its end."""
-    if sys.platform == "linux" and not any(name.startswith("PYTHON") for name in env or ()):
+    # These are read when Python or our modules start, and a warm process has started.
+    if sys.platform == "linux" and not any(
+        name.startswith(("PYTHON", "UPLIFT_PREFIX")) for name in env or ()
+    ):
         return Ended(*warm.run([*map(str, words)], cwd, _environment(env), timeout))
     process = start_uplift(*words, cwd=cwd, env=env)
     out, err = process.communicate(timeout=timeout)
@@ -70,7 +75,7 @@ def worker(url: str, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
     """A worker that answers; ended at the end, however the block ends."""
     process = start_uplift("worker", "--broker", url, cwd=cwd, env=env)
     try:
-        await_worker(url, process.pid)
+        await_worker(url, process.pid, env.get("UPLIFT_PREFIX", "uplift:"))
         yield process
     finally:
         if process.poll() is None:
@@ -83,10 +88,10 @@ def worker(url: str, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def await_worker(url: str, pid: int) -> None:
-    client = redis.Redis.from_url(url)
+def await_worker(url: str, pid: int, prefix: str = "uplift:") -> None:
+    client = redis.Redis.from_url(with_authority(url))
     deadline = time.monotonic() + 60
-    while not any(f":{pid}-".encode() in name for name in client.zrange("uplift:workers", 0, -1)):
+    while not any(f":{pid}-".encode() in name for name in client.zrange(f"{prefix}workers", 0, -1)):
         assert time.monotonic() < deadline, "the worker gave no sign of life"
         time.sleep(0.05)
     client.close()

@@ -1,7 +1,8 @@
-"""The stand-in for model providers, as tests use it: started on a free port and stopped at the end."""
+"""The stand-in for model providers, as tests use it: started on a free port and stopped at the end; and for time."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from stand_in.protocols import Reply
 from stand_in.server import Answer, Asked, StandIn
 
-__all__ = ["Answer", "Asked", "Provider", "Reply", "StandIn", "provider_process", "standing_in"]
+__all__ = ["Answer", "Asked", "Clock", "Provider", "Reply", "StandIn", "provider_process", "standing_in"]
 
 SERVER = Path(__file__).parent.parent / "examples" / "stand_in" / "server.py"
 
@@ -64,3 +65,17 @@ def provider_process() -> Iterator[Provider]:
     finally:
         process.kill()
         process.communicate()
+
+
+class Clock:
+    """Time that passes only while somebody sleeps; waiters of several workers may share it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo, TaskInfo
 from judges.spec import Contains
 from producer.server.connect import Server, open_server
-from workers.store.keys import Keys, script
+from workers.store.keys import LANES, Keys, script
 from workers.store.messages import Arm, Manifest, Task
 from workers.store.run_store import Store, pack
 
@@ -37,7 +37,7 @@ def a_stored_run(
         Task(id=f"task-{n}", prompt="Say it.", judge=Contains(type="contains", expected=["it"]))
         for n in range(tasks)
     ]
-    settings: dict[str, Any] = {"models": ("sim",), "pass_k": 1, "lane": "uplift.2.lane.0", **fields}
+    settings: dict[str, Any] = {"models": ("sim",), "pass_k": 1, "lane": LANES[0], **fields}
     manifest = Manifest(
         run_id=run_id,
         created_at="2026-01-01T00:00:00Z",
@@ -83,14 +83,13 @@ def record_one(
         deliveries=round,
     )
     keys = Keys(manifest.run_id)
-    names = [keys.state, keys.records, keys.errors, keys.claims, keys.owners, keys.counts]
-    names.append(keys.failures)
+    names = [*keys.ledger, keys.records, keys.errors, keys.counts, keys.failures]
     put = store.client.register_script(script("store"))
     told = [index, index + 1000 * round, round, outcome, "0.01", "0.01", 0, cell.arm, pack(record)]
     put(keys=names, args=told)
 
 
-def waiting(store: Store, lane: str = "uplift.2.lane.0") -> int:
+def waiting(store: Store, lane: str = LANES[0]) -> int:
     """How many messages wait in a lane."""
     from workers.store.keys import waiting_keys
 

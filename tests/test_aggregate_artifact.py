@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from aggregate.artifact import build, file
+from aggregate.artifact import build, file, sentences
 from aggregate.artifact.model import CommonError, loads
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo, TaskInfo
@@ -287,7 +287,7 @@ def test_with_several_models_the_unit_is_the_task_and_its_cells_are_averaged():
     assert made.execution_pass_rate == 0.75
     assert made.by_model["one"].delta == 0.5
     assert made.by_model["two"].delta == 0.0
-    assert [change.difference for change in made.changes] == [1, -1, 1]
+    assert [change.difference for change in made.changes] == [-1, 1, 1]  # losses first
 
 
 def test_groups_by_tier_and_judge_type_are_paired_within():
@@ -441,7 +441,7 @@ def test_arms_that_share_no_task_have_no_difference_and_no_verdict():
 
 def test_tasks_of_one_arm_only_are_told_beside_the_difference():
     made = built(both_arms({"a": "p", "b": "p", "c": "f"}, {"a": "f", "b": "p"}))
-    assert "covers the 2 tasks judged in both arms; 1 more was not." in made.summary
+    assert "1 task left out: not judged in both arms" in made.summary
 
 
 def test_the_first_attempts_of_merged_runs_all_count():
@@ -480,7 +480,9 @@ def test_baseline_records_of_a_run_without_a_baseline_break_nothing():
     assert (made.decision, made.verdict) == (None, "pass")
 
 
-@pytest.mark.parametrize(("passes", "words"), [(2499, "(-0.04 points)"), (2500, "(+0 points)")])
+@pytest.mark.parametrize(
+    ("passes", "words"), [(2499, "100.0 % → 99.96 % of attempts, -0.04 points"), (2500, ", +0 points")]
+)
 def test_a_small_difference_is_not_written_as_none(passes, words):
     tasks = [f"t{n}" for n in range(2500)]
     candidate = {task: "p" if n < passes else "f" for n, task in enumerate(tasks)}
@@ -494,7 +496,18 @@ def test_only_models_judged_in_both_arms_enter_a_task_and_the_others_are_counted
     made = built(records)
     assert (made.n_pairs, made.n_cells, made.n_dropped) == (2, 3, 1)
     assert made.attempt_delta == 0.75  # the mean of 1/2 and 1, not of three cells
-    assert "covers the 3 pairs of task and model judged in both arms; 1 more was not" in made.summary
+    assert sentences.cells(made, 3) == "3 pairs of task and model"
+
+
+def test_a_tasks_interval_leaves_out_0_only_where_its_corrected_p_rules_chance_out():
+    """Fisher's p of 3 against 0 of 3 is 2 / C(6, 3) = 0.1; of 9 it is 2 / C(18, 9)."""
+    artifact = built(both_arms({"few": "fff", "sure": "p" * 9}, {"few": "ppp", "sure": "f" * 9}))
+    p_values = {change.task_id: change.adjusted_p_value for change in artifact.changes}
+    assert p_values["few"] == pytest.approx(0.1)
+    assert p_values["sure"] < 0.001
+    few, sure = (one.interval for one in artifact.candidate_results)
+    assert (few.low, few.high) == (-1, 0)
+    assert 0 < sure.low < sure.high == 1
 
 
 def test_the_suites_own_interval_keeps_cells_apart():
@@ -515,8 +528,8 @@ def test_several_models_are_counted_by_task():
         r for m in ("m1", "m2") for r in both_arms({"a": "p", "b": "p"}, {"a": "f", "b": "p"}, model=m)
     ]
     summary = built(records).summary
-    assert "2 tasks are too few" in summary
-    assert "tasks to see 10" in summary
+    assert "2 tasks are likely to miss" in summary
+    assert "would show 10 points" in summary
     assert "pairs of task and model" not in summary
 
 

@@ -135,6 +135,16 @@ def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere()
     assert set(compared.first_run.model_dump()) == {one.name for one in metrics.METRICS if one.compared}
 
 
+def test_a_row_of_a_metric_that_an_artifact_lacks_is_left_out(monkeypatch):
+    """As that of an earlier version does, or an arm that was not run."""
+    records = some_records()
+    (built,) = build.from_frames(RunInfo.from_records(records), frames.collect(records))
+    before = source.metrics(built)
+    later = source.TableRow("Answers cut", "cut_rate", source.rate)
+    monkeypatch.setattr(source, "ROWS", (*source.ROWS, later))
+    assert source.metrics(built) == before
+
+
 def test_the_page_about_numbers_names_every_metric():
     page = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
     families = {

@@ -5,11 +5,15 @@ exactly the declared environment) is done here, with hosts, ports and folders re
 """
 
 import json
+import os
 import re
+import signal
+import subprocess
 import tomllib
 from importlib.resources import files
 from pathlib import Path
 
+import containers
 import jsonschema
 import pytest
 import redis
@@ -37,7 +41,7 @@ from redis.retry import Retry
 
 from workers.models import command
 from workers.models.model import KEYS
-from workers.store.keys import LANES, waiting_keys
+from workers.store.keys import LANES, UNACKED, WORKERS, waiting_keys
 from workers.store.process_settings import ProcessSettings
 
 # Together on one process of a parallel run: these tests share the started services, and the last one stops a worker.
@@ -122,7 +126,8 @@ def test_a_worker_gets_every_key_that_models_read_by_name_only():
         *(name for preset in command.PRESETS.values() for name in preset.environment),
     }
     assert used | {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"} <= set(environment)
-    assert {environment[name] for name in environment if name != "UPLIFT_BROKER"} == {None}
+    own = {"UPLIFT_BROKER", "UPLIFT_STATE_ROOT"}
+    assert {environment[name] for name in environment if name not in own} == {None}
     for name in set(SERVICES) - {"worker"}:
         assert not used & set(SERVICES[name].get("environment", {}))
 
@@ -135,6 +140,22 @@ def test_images_are_pinned_and_named_without_a_registry_host():
     assert re.fullmatch(r"redis:\d+\.\d+", SERVICES["redis"]["image"])
     for _, image in [pair for pair in instructions() if pair[0] == "FROM"]:
         assert re.fullmatch(r"python:3\.11-slim( AS build)?", image)
+
+
+def test_make_containers_looks_for_the_images_that_are_used():
+    used = {rest.split()[0] for name, rest in instructions() if name == "FROM"} | {SERVICES["redis"]["image"]}
+    assert set(containers.IMAGES) == used
+
+
+@pytest.mark.parametrize("engine", ["none", "exit 1", "exec sleep 60"])
+def test_make_containers_is_one_line_and_no_failure_without_an_engine(engine, monkeypatch, capsys, tmp_path):
+    if engine != "none":
+        (tmp_path / "docker").write_text(f"#!/bin/sh\n{engine}\n")
+        (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if engine != "none" else str(tmp_path))
+    monkeypatch.setattr(containers, "ANSWER_SECONDS", 0.5)
+    assert containers.main() == 0
+    assert re.fullmatch(r"containers: skipped, [^\n]+\n", capsys.readouterr().out)
 
 
 def test_the_image_is_installed_from_the_pinned_versions_and_passes_signals_on():
@@ -190,6 +211,62 @@ def stack(tmp_path_factory):
 def test_the_health_check_of_redis_needs_the_right_password(stack):
     assert stack.healthy("redis")
     assert not stack.healthy("redis", REDISCLI_AUTH="wrong")
+
+
+@pytest.mark.slow
+def test_the_health_check_of_a_worker_needs_a_sign_of_life_and_not_only_a_process(stack):
+    assert stack.healthy("worker")
+    assert not stack.healthy("worker", UPLIFT_BROKER=stack.url.replace("0badc0ffee", "wrong"))
+    with redis.Redis.from_url(stack.url) as client:
+        beats = client.zrange(WORKERS, 0, -1, withscores=True)
+        stack.started["worker"].send_signal(signal.SIGSTOP)
+        try:
+            client.delete(WORKERS)  # as half a minute later
+            assert not stack.healthy("worker"), "its process is still up"
+        finally:
+            client.zadd(WORKERS, dict(beats))
+            stack.started["worker"].send_signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_doctor_finds_no_problem_in_a_workers_container(stack):
+    words = stack.here([*json.loads(last("ENTRYPOINT")), "uplift", "doctor", "--json"])
+    told = subprocess.run(
+        words, env=stack.environment("worker"), capture_output=True, text=True, check=False, timeout=60
+    )
+    checks = {check["name"]: check["status"] for check in json.loads(told.stdout)["checks"]}
+    assert checks["state root"] == "ok", told.stdout
+    assert SERVICES["worker"]["environment"]["UPLIFT_STATE_ROOT"].startswith("/tmp/")
+    assert SERVICES["worker"]["tmpfs"][0].startswith("/tmp:")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that belongs to somebody else")
+def test_a_folder_of_somebody_else_is_told_with_the_variable_that_helps(stack, tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 4711, 4712)
+    for folder_above in (tmp_path, *tmp_path.parents[:3]):
+        folder_above.chmod(0o755)
+    words = stack.here([word for word in SERVICES["cli"]["entrypoint"] if word not in ("tini", "--")])
+    words = [*words[:-1], "sh", "--version"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    (tmp_path / "uplift").write_text('#!/bin/sh\necho "uplift $@"\n')
+    (tmp_path / "uplift").chmod(0o755)
+    for user, expected in ((1000, "set UPLIFT_USER=4711:4712"), (4711, "")):
+        told = subprocess.run(
+            words,
+            cwd=folder,
+            env=environment,
+            user=user,
+            group=user,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told.stdout == "uplift --version\n"
+        assert expected in told.stderr
+        assert bool(told.stderr) == bool(expected)
 
 
 @pytest.mark.slow
@@ -269,7 +346,7 @@ def test_no_log_and_no_command_line_of_a_service_holds_a_secret(stack):
 def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_the_work_back(stack):
     with redis.Redis.from_url(stack.url) as client:
         stack.run(*EVALUATE, "--model", "sim:latency=600", "--detach")
-        stack.await_(lambda: client.hlen("uplift.2.unacked") > 0, "no batch was taken")
+        stack.await_(lambda: client.hlen(UNACKED) > 0, "no batch was taken")
         worker = stack.started.pop("worker")
         worker.terminate()
         # An engine would kill it now.
@@ -277,4 +354,4 @@ def test_a_worker_with_work_under_way_stops_inside_its_grace_period_and_hands_th
             "worker"
         ]
         assert sum(client.llen(key) for lane in LANES for key in waiting_keys(lane)) == 6
-        assert client.hlen("uplift.2.unacked") == 0
+        assert client.hlen(UNACKED) == 0

@@ -228,12 +228,12 @@ def test_messages_hold_ids_only(valkey, client, short_tmp):
     suite.write_text(suite.read_text().replace("Say word0.", "Say CANARY."))
     submit(suite, valkey, "--mock")
     held = b"".join(
-        message for lane in client.keys("uplift.2.lane.*") for message in client.lrange(lane, 0, -1)
+        message for lane in client.keys("uplift:v*.lane.*") for message in client.lrange(lane, 0, -1)
     )
 
     bodies = [
         base64.b64decode(json.loads(m)["body"])
-        for lane in client.keys("uplift.2.lane.*")
+        for lane in client.keys("uplift:v*.lane.*")
         for m in client.lrange(lane, 0, -1)
     ]
     assert len(bodies) == 8

@@ -47,7 +47,7 @@ def test_a_cheaper_candidate_passes_the_cost_gate_and_the_sentence_says_how_chea
     assert (cost["word"], cost["n_tasks"], made["gate_cost"]) == ("cheaper", 5, "+10%")
     assert made["efficiency"]["all"]["model_calls"]["ratio"] == 1
     assert "0.10 times the cost (0.034 to 0.29)." in made["summary"]
-    assert "The cost gate (+10%) is open" in " ".join(ended.err.split())
+    assert "the cost gate (+10%) is open" in " ".join(ended.err.split())
 
 
 def test_a_dearer_candidate_fails_the_cost_gate_wherever_the_result_is_read(tmp_path: Path):

@@ -18,6 +18,7 @@ from producer.runs.submit import go_on
 from producer.state_root import Notes, Places
 from workers.rounds.finish import finish
 from workers.store import run_store
+from workers.store.keys import LANES, waiting_keys
 
 MODEL = "openai:gpt-5-mini"
 # A version of Uplift that cannot aggregate, as with a library that it does not get along with.
@@ -126,7 +127,7 @@ def test_a_run_that_was_over_before_all_was_asked_is_only_aggregated(server, hal
     """Going on with it would pay for attempts that were not wanted any more."""
     manifest = a_stored_run(server.store)
     go_on(server, server.store.run(RUN))
-    server.store.client.delete("uplift.2.lane.0", "uplift.2.lane.0\x06\x163")
+    server.store.client.delete(*waiting_keys(LANES[0]))
     for index in range(4):
         record_one(server.store, manifest, index)
     server.store.halt(RUN, halt)

@@ -54,7 +54,7 @@ def sim(baseline: float, candidate: float, more: str = "") -> tuple[str, str]:
 
 
 def improved(stage: Stage) -> Ended:
-    words = ("--baseline-path", "old", "--pass-k", "2", "--gate", "decision")
+    words = ("--baseline-path", "old", "--pass-k", "2", "--gate", "decision", "--details")
     words += sim(0.2, 0.97, ",cost=0.01,seed=8")
     return stage.alone(*standalone(stage.mixed_suite(), *words))
 
@@ -222,9 +222,9 @@ ENDS: dict[Callable[[Stage], Ended], tuple[int, str, str]] = {
     worse: (1, "finished", "worse"),
     inconclusive: (1, "finished", "inconclusive"),
     errors: (3, "finished", "inconclusive"),
-    over_budget: (3, "over_budget", "inconclusive"),
-    cancelled: (3, "cancelled", "inconclusive"),
-    weak_baseline: (3, "weak_baseline", "inconclusive"),
+    over_budget: (3, "over_budget", "None"),
+    cancelled: (3, "cancelled", "None"),
+    weak_baseline: (3, "weak_baseline", "None"),
     given_up: (3, "hopeless", "inconclusive"),
     stopped_early: (0, "finished", "improved"),
     several_models: (0, "finished", "inconclusive"),

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from judges.judgment import Completion
 from producer import plan
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
-from producer.runs.size import DoesNotFit
+from producer.runs.estimate import DoesNotFit, check_size
 from producer.runs.submit import go_on, submit
 from producer.runs.watch import Interrupted, RunLost, Watch
 from producer.settings.run_settings import RunSettings
+from workers.store.bundles import Bundle
 from workers.store.keys import Keys
 from workers.store.redis_client import UnusableServer, forget_worker, memory, sign_of_life
 
@@ -151,6 +153,27 @@ def test_after_as_long_as_workers_insist_the_watcher_says_how_to_go_on(server, f
     assert len(said) == 1
 
 
+def test_a_server_that_had_room_meanwhile_is_waited_for_as_long_again(server, follow, clock, client, limit):
+    manifest = a_published_run(server)
+    limit(-1_000)
+    clock.then[800] = lambda: client.config_set("maxmemory", 0)  # after 200 s
+    clock.then[1000] = lambda: limit(-1_000)
+    clock.then[1800] = lambda: client.config_set("maxmemory", 0)
+    clock.then[1840] = lambda: (record_all(server.store, manifest), take_all(server))
+    (artifact,) = follow()
+    assert artifact.attempts.run == 6
+
+
+def test_what_a_server_with_room_refuses_is_not_waited_for(server, follow, monkeypatch):
+    def refuse(_: Any) -> None:
+        raise redis.ResponseError("WRONGTYPE of value")
+
+    a_published_run(server)
+    monkeypatch.setattr(server.store, "progress", refuse)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        follow()
+
+
 def words(characters: int, seed: int = 1) -> str:
     """Text that compresses no better than prose."""
     drawn = random.Random(seed)
@@ -169,7 +192,7 @@ def a_plan(folder: Path, tasks: int = 200, **options: Any) -> Plan:
 def test_a_run_that_cannot_fit_is_refused_with_the_figures_before_anything_is_written(
     server, client, limit, short_tmp
 ):
-    limit(100_000)
+    limit(125_000)
     keys = set(client.keys())
     with pytest.raises(DoesNotFit) as refused:
         submit(server, a_plan(short_tmp, pass_k=5), Reuse())
@@ -218,11 +241,36 @@ def test_records_that_are_there_tell_how_large_the_others_will_be(server, limit,
     assert "bytes, as in the 5 that are there" in warning
 
 
-def test_a_run_that_may_end_early_is_not_refused_for_records_that_it_may_not_need(server, limit, short_tmp):
+def test_records_that_are_there_need_room_too(server, limit, short_tmp):
+    made = a_plan(short_tmp, 20)
+    answer = Completion(text=words(100_000))
+    cached = {index: a_record(completion=answer, run_id=made.run_id) for index in range(0, 10, 2)}
+    limit(150_000)
+    with pytest.raises(DoesNotFit, match=r"records that are there 0\.3 MB"):
+        check_size(server.store, made, Reuse(cached=cached))
+
+
+@pytest.mark.parametrize("ends", [{"stop_early": True}, {"budget_usd": 5.0}])
+def test_a_run_that_may_end_early_is_not_refused_for_records_that_it_may_not_need(
+    server, limit, short_tmp, ends
+):
     said: list[str] = []
     limit(4_000_000)  # and 20,000 of the smallest records need 8
-    submit(server, a_plan(short_tmp, pass_k=50, stop_early=True), Reuse(), say=said.append)
+    submit(server, a_plan(short_tmp, pass_k=50, **ends), Reuse(), say=said.append)
     assert "may fill the server" in said[0]
+
+
+def test_skills_need_room_unless_they_are_there_already(server, client, limit, short_tmp):
+    made = a_plan(short_tmp, 4)
+    large = Bundle("ab" * 32, bytes(1_000_000))
+    made = replace(made, fixtures=large)
+    limit(900_000)
+    with pytest.raises(DoesNotFit, match=r"bundles 1\.0 MB"):
+        check_size(server.store, made, Reuse())
+    client.config_set("maxmemory", 0)
+    server.store.put_bundle(large.digest, large.data)
+    limit(900_000)
+    assert check_size(server.store, made, Reuse()) is None
 
 
 def test_a_run_that_is_there_already_needs_no_room_a_second_time(server, limit, short_tmp):

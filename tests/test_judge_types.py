@@ -61,7 +61,7 @@ def test_importers_write_no_other_type() -> None:
     written = {
         name
         for path in sorted((ROOT / "producer" / "importers").glob("*.py"))
-        for name in re.findall(r'"type": "([a-z-]+)"', path.read_text(encoding="utf-8"))
+        for name in re.findall(r'"type": "([a-z_-]+)"', path.read_text(encoding="utf-8"))
     }
     assert {"contains", "llm-rubric", "json-schema"} <= written <= set(JUDGE_TYPES)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_judging import a_suite, children, processes_naming, until
 from judges.inside import supervisor
 from judges.judgment import Sandbox
 from judges.sandbox import bubblewrap, command
+from judges.sandbox import limits as cgroup
 from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.sandbox.limits import SandboxLimits
 
@@ -102,6 +104,31 @@ async def test_a_command_that_cannot_be_started_is_an_error_that_names_it(settin
     assert "could not start /bin/no-such-program" in result.error
 
 
+async def test_nothing_inside_is_the_machines_root(setting: Sandbox) -> None:
+    command.probe()
+    before = children()
+    task = asyncio.create_task(python("print('begun', flush=True); import time; time.sleep(600)", setting))
+
+    def users() -> list[set[str]]:
+        found = []
+        for process in children() - before:
+            with suppress(OSError):
+                lines = Path(f"/proc/{process}/status").read_text().splitlines()
+                facts = dict(line.split(":\t", 1) for line in lines)
+                if facts["Name"] != "bwrap" and facts["Seccomp"] == "2":
+                    found.append(set(facts["Uid"].split()))
+        return found
+
+    try:
+        # Without bubblewrap the supervisor, which must kill the command, keeps its rights.
+        await until(lambda: len(users()) == (2 if setting == "required" else 1))
+        told = users()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert {"0"} not in told
+
+
 async def test_time_is_up_when_it_is_up(setting: Sandbox) -> None:
     result = await python("import time; print('begun', flush=True); time.sleep(600)", setting, seconds=4)
 
@@ -134,6 +161,68 @@ async def test_memory_of_all_processes_together_is_bounded(setting: Sandbox) -> 
     result = await python(code, setting, memory_bytes=200 * MIB)
 
     assert result.ending == "memory"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that everybody may write to: a root worker's command is another user."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(cgroup.delegated() is None, reason="no cgroup with memory and pids is delegated here")
+async def test_memory_that_no_process_maps_is_bounded_by_a_cgroup(setting: Sandbox) -> None:
+    if setting == "off":
+        pytest.skip("cgroups are for sandboxes")
+    code = (
+        "import os\nfor n in range(40):\n"
+        "    held = os.memfd_create(str(n))\n    os.write(held, b'x' * 20_000_000)\nprint('held')"
+    )
+    result = await python(code, setting, memory_bytes=300 * MIB)
+    assert b"held" not in result.output
+
+
+def test_a_cgroup_is_made_where_one_is_delegated_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Plain folders stand for the kernel's, which a real rmdir removes with its files in it.
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
+    (tmp_path / "cgroup.procs").write_text("")
+    (tmp_path / "uplift-4194305-dead").mkdir()  # no process can have this number
+    (tmp_path / f"uplift-{os.getpid()}-ours").mkdir()
+    monkeypatch.setattr(cgroup, "delegated", lambda: tmp_path if cgroup._takes_others(tmp_path) else None)
+    made = cgroup.made(SandboxLimits(memory_bytes=1000, processes=10), share=2)
+    assert made is not None
+    made.take(12345)
+    told = {path.name: path.read_text() for path in made.path.iterdir()}
+    assert (told["memory.max"], told["pids.max"], told["cgroup.procs"]) == ("2000", "28", "12345")
+    assert not (tmp_path / "uplift-4194305-dead").exists()
+    assert (tmp_path / f"uplift-{os.getpid()}-ours").exists()
+    (tmp_path / "cgroup.subtree_control").write_text("cpu pids")
+    assert cgroup.made(SandboxLimits(), share=1) is None
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "open(str(n), 'wb').write(b'x' * 2**20)",
+        "os.posix_fallocate(os.open(str(n), os.O_CREAT | os.O_RDWR), 0, 2**20)",
+        "open(str(n), 'w')",
+        "open(os.environ['ELSEWHERE'] + str(n), 'wb').write(b'x' * 2**20); os.unlink(os.environ['ELSEWHERE'] + str(n))",
+    ],
+    ids=["files", "allocated files", "empty files", "files elsewhere"],
+)
+async def test_what_is_written_to_disk_without_bubblewrap_is_bounded(elsewhere: Path, block: str) -> None:
+    code = f"import os, itertools\nfor n in itertools.count(): {block}"
+    wanted = SandboxCommand(
+        [*PYTHON, code],
+        60,
+        environment={"ELSEWHERE": f"{elsewhere}/file"},
+        limits=SandboxLimits(disk_bytes=20 * MIB, open_files=100_000),
+    )
+    result = await command.run(wanted, "off")
+    assert result.ending == "disk", result
 
 
 async def test_processor_time_is_bounded_for_processes_that_outlive_their_parent_too(

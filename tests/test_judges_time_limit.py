@@ -145,30 +145,14 @@ async def test_long_outputs_are_judged_beside_the_event_loop(monkeypatch: pytest
 def test_a_look_at_the_clock_tells_what_is_left_of_this_threads_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    used, wall = 100.0, 5000.0
-    monkeypatch.setattr(time, "thread_time", lambda: used)
-    monkeypatch.setattr(time, "monotonic", lambda: wall)
+    now = 100.0
+    monkeypatch.setattr(time, "thread_time", lambda: now)
     with time_limit():
-        used, wall = 100.05, 5000.0625
-        assert look_at_clock() == pytest.approx(0.9375)  # the kernel is not asked yet
-        used, wall = 100.2, 5000.25
-        assert look_at_clock() == pytest.approx(0.75)  # and from here on its word counts
-        used, wall = 100.7, 5060.0
+        now = 100.75
         assert look_at_clock() == pytest.approx(0.25)
-        used = 100.95
+        now = 101.0
         with pytest.raises(TooSlow, match="not judged within 1 s; be brief"):
             look_at_clock("be brief")
-
-
-def test_a_machine_that_is_busy_with_others_takes_at_most_half_of_a_judges_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wall = 5000.0
-    monkeypatch.setattr(time, "thread_time", lambda: 100.0)
-    monkeypatch.setattr(time, "monotonic", lambda: wall)
-    with time_limit():
-        wall = 5030.0
-        assert look_at_clock() == pytest.approx(0.5)
 
 
 A_RUBRIC = Rubric(type="llm-rubric", rubric="polite?")

@@ -1,6 +1,7 @@
 """`uplift monitor`: Flower that tells nothing to strangers, changes nothing, and is told nothing by its folder."""
 
 import base64
+import json
 import re
 import socket
 import time
@@ -10,7 +11,7 @@ import pytest
 from browsing import ask, free_port
 from conftest import start_server
 from flower.urls import handlers
-from running import start_uplift, uplift
+from running import a_suite, standalone, start_uplift, uplift
 
 from producer.setup.flower import InvalidLogin, Login
 from workers.store.keys import is_loopback
@@ -115,7 +116,7 @@ def test_without_the_password_every_page_but_the_health_check_is_refused(monitor
     url, _, _ = monitor
     paths = every_path()
     assert {"/", "/api/tasks", "/api/workers", "/metrics", "/healthcheck", "/broker", "/login"} <= set(paths)
-    for path in {*paths, "/METRICS", "//metrics", "/metrics/", "/healthcheck/../metrics"} - {
+    for path in {*paths, "/queue", "/METRICS", "//metrics", "/metrics/", "/healthcheck/../metrics"} - {
         "/healthcheck",
         "x",
     }:
@@ -145,6 +146,41 @@ def test_with_the_password_pages_are_shown(monitor, path):
 def test_even_with_the_password_nothing_can_be_started_revoked_or_shut_down(monitor, path):
     url, _, _ = monitor
     assert ask(url + path, LOGIN, data=b"{}")[0] == 403
+
+
+@pytest.mark.slow
+def test_with_the_password_an_autoscaler_is_told_what_there_is_to_do_with_no_worker_alive(monitor):
+    url, folder, _ = monitor
+    suite = a_suite(folder, tasks=2)
+    broker = f"unix://{folder}/s"
+    uplift(*standalone(suite, "--broker", broker, "--mock", "--detach"), cwd=folder)
+    status, body = ask(f"{url}/queue", LOGIN)
+    assert status == 200
+    assert json.loads(body) == {"total": 4, "waiting": 4, "under_way": 0, "finishing": 0, "workers": 0}
+    assert ask(f"{url}/queue", LOGIN, data=b"{}")[0] in (403, 405)
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_away_is_an_error_for_the_autoscaler_and_never_a_zero(short_tmp):
+    server, url = start_server(short_tmp)
+    port = free_port()
+    process = start_uplift(
+        *("monitor", "--broker", url, "--port", str(port)),
+        cwd=short_tmp,
+        env={"UPLIFT_MONITOR_PASSWORD": PASSWORD},
+    )
+    try:
+        await_answer(process, port)
+        server.kill()
+        server.wait()
+        status, body = ask(f"http://127.0.0.1:{port}/queue", LOGIN)
+        assert status == 503
+        assert body == "the broker does not answer: ConnectionError\n"
+    finally:
+        process.kill()
+        process.communicate()
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browsing import ask, free_port
+from browsing import ask, await_heard_worker, free_port
 from chromium import browser, watch
 from conftest import start_server
 from running import standalone, start_uplift, uplift, worker
@@ -46,6 +46,7 @@ def flower(tmp_path_factory):
         while ask(f"{address}/healthcheck")[0] != 200:
             assert process.poll() is None, process.stderr.read()
         with worker(url, folder, ANTHROPIC_API_KEY=KEY):
+            await_heard_worker(address, f"uplift:{PASSWORD}")
             suite = a_suite_with_canaries(folder)
             ended = uplift(*standalone(suite, "--model", "sim:candidate=1", "--broker", url), cwd=folder)
             assert ended.code in (0, 1), ended.err

@@ -9,7 +9,7 @@ from submitting import RUN, a_server, a_stored_run
 
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Engine
-from workers.store.keys import Keys
+from workers.store.keys import PROTOCOL, Keys
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import sign_of_life, versions
 from workers.store.run_store import OtherVersion
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_be_read_goes_back_and_one_of_a_run_that_is_over_does_
     from workers.process import celery_app
 
     spoil(server, "an unknown field")
-    monkeypatch.setattr(celery_app, "OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr(celery_app, "OTHERS_SECONDS", (0.0, 0.0))
     app = App(ProcessSettings(valkey))
     job = app.tasks["uplift.run_batch"]
     with pytest.raises(Reject) as rejected:
@@ -112,6 +112,10 @@ def test_a_job_that_cannot_be_read_goes_back_and_one_of_a_run_that_is_over_does_
 
 
 def test_versions_are_counted_and_those_that_cannot_serve_are_named():
-    beats = [{"version": "0.3.0", "protocol": 2}, {"version": "0.3.0", "protocol": 2}, {"name": "old"}]
+    beats = [
+        {"version": "0.3.0", "protocol": PROTOCOL},
+        {"version": "0.3.0", "protocol": PROTOCOL},
+        {"name": "old"},
+    ]
     assert versions(beats) == "1 of Uplift 0.1.0, which cannot serve runs of this version, 2 of Uplift 0.3.0"
     assert versions([]) == ""

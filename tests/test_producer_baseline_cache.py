@@ -16,7 +16,15 @@ from judges.spec import Benchmark, Contains, Pytest, Rubric
 from producer.baselines import fingerprints
 from producer.baselines.cache import BaselineCache, UnusableCache
 from producer.baselines.fingerprints import fixture_digests, served
-from workers.store.messages import CommandSpec, Limits, ModelSettings, Price, Replies, Task
+from workers.store.messages import (
+    CommandSpec,
+    Limits,
+    ModelSettings,
+    Price,
+    Replies,
+    Task,
+    WorkerSettings,
+)
 
 NOW = 1_760_000_000.0
 WEEK = 604_800
@@ -116,6 +124,25 @@ def test_labels_prices_and_limits_do_not_change_the_key() -> None:
     )
 
     assert a_key(task=labelled, settings=settings) == a_key()
+
+
+def test_a_setting_of_calls_that_a_later_version_adds_changes_the_key_once_it_is_set() -> None:
+    class Later(ModelSettings):
+        opening: str = ""
+
+    assert a_key(settings=Later()) == a_key()
+    assert a_key(settings=Later(opening="Think first.")) != a_key()
+
+
+def test_each_setting_that_reaches_workers_is_known_to_change_answers_or_not_to() -> None:
+    """A cached baseline beside a candidate that was asked something else would be a wrong comparison."""
+    calls = {"params", "tools", "commands"} | fingerprints.CHANGES_NO_ANSWER
+    assert set(ModelSettings.model_fields) - calls == set(), "put it among CHANGES_NO_ANSWER, or here"
+    in_keys = {"models", "judge_model", "skill_mode"}
+    change_no_answer = {"pass_k", "stop_early", "sandbox", "priority", "budget_usd"}
+    assert set(WorkerSettings.model_fields) - in_keys - change_no_answer == set(), (
+        "where it changes answers, it belongs into `fingerprints.key` and `Grounds`"
+    )
 
 
 def test_a_declared_program_counts_only_for_the_model_that_it_is() -> None:

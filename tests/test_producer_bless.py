@@ -197,7 +197,7 @@ def test_a_suite_of_which_nothing_is_left_is_refused(tmp_path):
         ({"models": ("openai:other",)}, f"has no attempts of openai:other; it was blessed with {MODEL}"),
         ({"pass_k": 3}, "has 2 attempts a task"),
         ({"skill_mode": "mount"}, "--skill-mode None, not mount"),
-        ({"params": {"temperature": 0}}, f"program of {MODEL} were others"),
+        ({"params": {"temperature": 0}}, f"program or another setting of {MODEL} were others"),
         ({"no_baseline": True}, "excludes --baseline-path and --no-baseline"),
     ],
 )

@@ -408,10 +408,12 @@ def test_a_config_that_names_suite_and_skill_makes_evaluate_a_whole_command(tmp_
 
 
 def test_what_is_missing_is_said_with_flag_and_key(tmp_path: Path) -> None:
-    ended = uplift("evaluate", "--standalone", "--skill-path", ".", cwd=tmp_path)
+    a_suite(tmp_path)
+    ended = uplift("evaluate", "--standalone", "--skill-path", "skill", cwd=tmp_path)
     assert (ended.code, "--task-suite is missing" in ended.err) == (2, True)
     ended = uplift("evaluate", "--task-suite", "suite.yaml", cwd=tmp_path)
-    assert (ended.code, "choose one: --standalone with --skill-path, or --input" in ended.err) == (2, True)
+    assert (ended.code, "name a skill's folder: uplift evaluate skill (" in ended.err) == (2, True)
+    assert "or give a ranking: --input with --candidate-id" in ended.err
 
 
 def test_what_names_a_single_run_is_no_key_of_a_config(tmp_path: Path) -> None:

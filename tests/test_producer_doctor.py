@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import start_server
 from running import Ended, uplift, worker
+
+from judges.sandbox import command
 
 KEY = "sk-canary-0123456789"
 
@@ -39,6 +42,24 @@ def test_with_nothing_configured_nothing_is_a_problem_and_nothing_is_written(tmp
     assert "each run starts its own" in checks["server"]["found"]
     assert [checks[name]["status"] for name in ("celery", "kombu", "redis")] == ["ok"] * 3
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have less to tell")
+@pytest.mark.parametrize(("wanted", "lack"), [("auto", "warning"), ("required", "problem")])
+def test_what_of_the_sandbox_holds_here_is_told_part_by_part(tmp_path: Path, wanted: str, lack: str) -> None:
+    # A bubblewrap that does not work, found first; what needs none holds all the same.
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces here >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    code = 3 if lack == "problem" else 0
+    checks = examined(tmp_path, code=code, UPLIFT_SANDBOX=wanted, PATH=path)
+    assert checks["sandbox"]["status"] == lack
+    assert "no namespaces here" in checks["sandbox"]["found"]
+    if command.probe().bubblewrap:
+        checks = examined(tmp_path, UPLIFT_SANDBOX=wanted)
+        assert checks["sandbox"]["status"] == "ok"
+        assert ("nobody" in checks["rights"]["found"]) == (os.geteuid() == 0)
+    assert [checks[name]["status"] for name in ("rights", "system calls", "cgroup")] == ["ok"] * 3
 
 
 def test_what_is_set_is_shown_with_its_origin_and_flags_win(tmp_path: Path) -> None:

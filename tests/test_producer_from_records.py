@@ -207,7 +207,7 @@ def test_a_full_or_old_standard_output_is_no_traceback(wrote, tmp_path, flag):
             "uplift: standard output: No space left on device\n",
             3,
         )
-    old = uplift(*words, cwd=tmp_path, env={"PYTHONIOENCODING": "latin-1"})
+    old = uplift(*words, cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     assert (old.code, old.err) == (0, "")
 
 

@@ -22,13 +22,14 @@ from producer.suites import suite
 from workers.store.bundles import unpack
 
 SKILL = "---\nname: haiku-writer\ndescription: 'Write short: poems @suite@.'\n---\nWrite three lines.\n"
+WORKFLOW = ".github/workflows/uplift.yml"
 WRITTEN = (
     "evals/fixtures/input.txt",
     "evals/fixtures/good_summary.txt",
     "evals/fixtures/test_summary.py",
     "evals/suite.schema.json",
     "evals/suite.yaml",
-    ".github/workflows/uplift.yml",
+    WORKFLOW,
 )
 
 
@@ -89,7 +90,7 @@ def test_any_name_makes_a_valid_suite(tmp_path: Path, name: str) -> None:
 
 def test_the_workflow_is_one_that_github_accepts(tmp_path: Path) -> None:
     new_suite.start(tmp_path)
-    workflow = yaml.safe_load((tmp_path / new_suite.WORKFLOW).read_text())
+    workflow = yaml.safe_load((tmp_path / WORKFLOW).read_text())
     # YAML 1.1, as Python reads it, takes the word `on` for true; GitHub does not.
     workflow["on"] = workflow.pop(True)
     errors = Draft7Validator(get_builtin_schema("vendor.github-workflows")).iter_errors(workflow)
@@ -118,12 +119,55 @@ def test_what_the_skill_is_judged_by_is_not_part_of_the_skill(tmp_path: Path) ->
     assert [Path(name).name for name in files_below(tmp_path / "there")] == ["SKILL.md", "evals.md"]
 
 
-def test_a_skill_inside_a_repository_is_told_where_workflows_belong(tmp_path: Path) -> None:
+def test_the_workflow_of_a_skill_inside_a_repository_is_written_at_its_top(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    (tmp_path / "skills" / "haiku").mkdir(parents=True)
-    done = uplift("init", cwd=tmp_path / "skills" / "haiku")
-    assert done.code == 0
-    assert "GitHub reads workflows at the top of a repository only" in done.out
+    for place in ("skills/haiku", "skills/sonnet"):
+        (tmp_path / place).mkdir(parents=True)
+        assert new_suite.start(tmp_path / place).made[-1] == (
+            f"../../.github/workflows/uplift-{place.replace('/', '-')}.yml"
+        )
+    below = tmp_path / ".github/workflows"
+    assert files_below(below) == ["uplift-skills-haiku.yml", "uplift-skills-sonnet.yml"]
+    workflow = yaml.safe_load((below / "uplift-skills-haiku.yml").read_text())
+    assert workflow[True]["pull_request"]["paths"] == ["skills/haiku/**"]
+    assert workflow["jobs"]["evaluate"]["env"]["SUITE"] == "skills/haiku/evals/suite.yaml"
+
+
+def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / ".git").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (top / ".github").symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidSkill, match="leads out of"):
+        new_suite.start(top)
+    assert files_below(tmp_path / "outside") == []
+
+
+def test_an_evals_json_is_the_suite_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals/evals.json").write_text('{"evals": [{"prompt": "p", "expectations": ["e"]}]}')
+    started = new_suite.start(tmp_path)
+    assert (started.made, started.kept) == (("SKILL.md", WORKFLOW), ("evals/evals.json",))
+    assert started.suite == "evals/evals.json"
+    workflow = yaml.safe_load((tmp_path / WORKFLOW).read_text())
+    assert workflow["jobs"]["evaluate"]["env"]["SUITE"] == "evals/evals.json"
+    assert uplift("validate", "evals/evals.json", cwd=tmp_path).code == 0
+    (tmp_path / "evals/evals.json").write_text('{"evals": [{"expectations": ["e"]}]}')
+    wrong = uplift("validate", "evals/evals.json", cwd=tmp_path)
+    assert (wrong.code, wrong.out.split("  ")[0]) == (2, "evals/evals.json:1:12")
+
+
+def test_a_promptfoo_configuration_becomes_the_suite(tmp_path: Path) -> None:
+    (tmp_path / "promptfooconfig.yaml").write_text(
+        "prompts: ['Say {{word}}.']\ntests:\n- vars: {word: iOS}\n  assert:\n  - {type: icontains, value: iOS}\n"
+        "  - {type: similar, value: iOS}\n"
+    )
+    started = new_suite.start(tmp_path)
+    assert "evals/suite.yaml" in started.made
+    assert "evals/fixtures/input.txt" not in started.made
+    (task,) = suite.load(tmp_path / "evals/suite.yaml").tasks
+    assert task.prompt == "Say iOS."
+    assert any("similar" in note for note in started.notes)
 
 
 @pytest.mark.slow
@@ -139,10 +183,8 @@ def test_a_new_user_goes_from_an_empty_folder_to_a_report_by_what_is_on_the_scre
     # Then there is a result, an artifact and a report, and the screen says where
     assert ran.code == 0, ran.err
     assert ran.line["verdict"] == "pass"
-    (report,) = [
-        line.removeprefix("report: ") for line in ran.err.splitlines() if line.startswith("report: ")
-    ]
-    assert Path(report).read_text().startswith("<!")
+    (report,) = [line.split()[1] for line in ran.err.splitlines() if line.startswith("  page: ")]
+    assert (folder / report).read_text().startswith("<!")
     assert len(list((folder / ".uplift/evaluations").glob("*.json"))) == 1
     # And the same command works again, and with a simulated model
     assert uplift(*shlex.split(command)[1:], cwd=folder).code == 0
@@ -192,7 +234,7 @@ def the_source(folder: Path, came_from: dict[str, Any] | None) -> tuple[str, str
     skill.mkdir()
     done = uplift("init", cwd=skill, env=installed_from(folder, came_from))
     assert done.code == 0, done.err
-    workflow = yaml.safe_load((skill / new_suite.WORKFLOW).read_text())
+    workflow = yaml.safe_load((skill / WORKFLOW).read_text())
     return workflow["jobs"]["evaluate"]["env"]["UPLIFT"], done.out
 
 
@@ -243,17 +285,21 @@ def test_a_copy_that_nobody_else_can_get_leaves_one_line_to_fill_in_and_says_so(
     source, out = the_source(tmp_path, None if how == "index" else came_from)
     assert source == ""
     assert "fill in UPLIFT in .github/workflows/uplift.yml" in out
-    (marked,) = re.findall("FILL IN.*", (tmp_path / "my-skill" / new_suite.WORKFLOW).read_text())
+    (marked,) = re.findall("FILL IN.*", (tmp_path / "my-skill" / WORKFLOW).read_text())
     assert "skill-uplift[anthropic] @ " in marked, "without that extra the job could not ask its model"
     installing = step(tmp_path / "my-skill", "Install", {"UPLIFT": ""})
     assert installing.returncode == 1
     assert "::error::" in installing.stdout
 
 
-def step(folder: Path, name: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def step(
+    folder: Path, name: str, env: dict[str, str], *, job: str = "evaluate"
+) -> "subprocess.CompletedProcess[str]":
     """Run one step of the workflow as GitHub does, at the top of a repository, with `uplift` on PATH."""
-    job = yaml.safe_load((folder / new_suite.WORKFLOW).read_text())["jobs"]["evaluate"]
-    (script,) = [one["run"] for one in job["steps"] if one.get("name") == name]
+    (workflow,) = (folder / ".github/workflows").glob("*.yml")
+    of_job = yaml.safe_load(workflow.read_text())["jobs"][job]
+    (chosen,) = [one for one in of_job["steps"] if one.get("name") == name]
+    script = chosen["run"]
     tools = folder.parent / "tools"
     tools.mkdir(exist_ok=True)
     warm.program(tools)
@@ -262,8 +308,9 @@ def step(folder: Path, name: str, env: dict[str, str]) -> "subprocess.CompletedP
         cwd=folder,
         env={
             **os.environ,
-            **job["env"],
-            "RUNNER_TEMP": str(folder.parent),
+            **of_job.get("env", {}),
+            **chosen.get("env", {}),
+            "GITHUB_BASE_REF": "main",
             **env,
             "PATH": f"{tools}:{os.environ['PATH']}",
         },
@@ -284,20 +331,24 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     git(top, "init", "-q", "-b", "main")
     (skill / "SKILL.md").write_text(SKILL)
     new_suite.start(skill)
-    if place != ".":  # where `init` says that it belongs
-        (skill / ".github").rename(top / ".github")
     a_suite(skill / "evals", 2)
     git(top, "add", ".")
     git(top, "commit", "-qm", "before")
+    git(top, "update-ref", "refs/remotes/origin/main", "HEAD")
     (skill / "SKILL.md").write_text(SKILL + "Be brief.\n")
     git(top, "commit", "-qam", "change the skill")
     # Then it is compared with what it was before, and a worse one fails
     worse = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=0"})
     assert (worse.returncode, json.loads(worse.stdout.splitlines()[-1])["delta"]) == (1, -1.0), worse.stderr
-    git(top, "worktree", "remove", "--force", str(tmp_path / "before"))
+    (artifact,) = (top / ".uplift/evaluations").glob("*.json")
+    assert any("the skill at git:merge-base" in text for text in json.loads(artifact.read_text())["warnings"])
+    # An unchanged baseline is not asked again
     as_good = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=1"})
-    assert as_good.returncode == 0, as_good.stderr
-    git(top, "worktree", "remove", "--force", str(tmp_path / "before"))
+    assert (as_good.returncode, "come from the cache" in as_good.stderr) == (0, False), as_good.stderr
+    as_good = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=1"})
+    assert (as_good.returncode, "6 baseline attempts come from the cache" in as_good.stderr) == (0, True)
+    assert step(top, "Report", {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}).returncode == 0
+    assert (tmp_path / "summary.md").read_text() == (top / ".uplift/report.md").read_text() != ""
     # And without a key nothing is measured, which is no pass
     nothing = step(top, "Evaluate", {"ANTHROPIC_API_KEY": ""})
     assert (nothing.returncode, "export ANTHROPIC_API_KEY=" in nothing.stderr) == (3, True), nothing.stderr
@@ -305,7 +356,37 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     (skill / "evals" / "note.md").write_text("a note")
     git(top, "add", ".")
     git(top, "commit", "-qm", "note")
+    git(top, "update-ref", "refs/remotes/origin/main", "HEAD~1")
     assert step(top, "Evaluate", {}).stdout == "the skill did not change\n"
+
+
+GH = """#!/bin/sh
+echo "$@" >> calls
+case "$*" in *--paginate*) cat earlier;; esac
+"""
+
+
+def test_the_workflow_keeps_one_comment_up_to_date(tmp_path: Path) -> None:
+    top, tools = tmp_path / "top", tmp_path / "tools"
+    top.mkdir()
+    tools.mkdir()
+    new_suite.start(top)
+    (tools / "gh").write_text(GH)
+    (tools / "gh").chmod(0o755)
+    surroundings = {"GITHUB_REPOSITORY": "o/r", "COMMENTS": "repos/o/r/issues/7/comments"}
+    # Where nothing was run, nothing is said
+    assert step(top, "Comment", surroundings, job="comment").returncode == 0
+    assert not (top / "calls").exists()
+    (top / "report.md").write_text("é" * 40_000)
+    for earlier, said in (
+        ("", "--method POST repos/o/r/issues/7/comments"),
+        ("12\n", "PATCH repos/o/r/issues/comments/12"),
+    ):
+        (top / "earlier").write_text(earlier)
+        assert step(top, "Comment", surroundings, job="comment").returncode == 0
+        assert said in (top / "calls").read_text().splitlines()[-1]
+    comment = (top / "comment.md").read_text()  # whole characters, and no more than a comment may have
+    assert (comment.splitlines()[0], len(comment.splitlines()[1])) == ("<!-- uplift -->", 30_000)
 
 
 @pytest.mark.parametrize(

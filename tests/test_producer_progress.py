@@ -78,6 +78,13 @@ def test_a_view_fits_any_terminal_with_a_line_to_spare(width, height):
     assert max(map(len, lines)) <= width
 
 
+def test_a_pace_that_the_provider_sets_is_said():
+    view = a_view(inside=an_inside(done=500, spent=1.5, paced={"anthropic:some-model": 54}))
+    assert "by the provider: anthropic:some-model 54 calls a minute" in row(drawn(view, 80), "paced")
+    assert "; paced by the provider; " in line(view)
+    assert "paced" not in line(a_view())
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_everything_that_was_asked_for_is_there_at_80_columns_and_at_120(width):
     view = a_view(inside=an_inside(done=500, spent=1.5, retries=12), budget_usd=10.0)
@@ -166,6 +173,11 @@ def test_hostile_names_cannot_move_the_cursor_or_bring_markup(width):
     assert not set(shown) & {"\x1b", "\x07", "\r", "\u202e", "\u200b"}
     assert "[red]" in shown
     assert max(map(len, drawn(view, width, 40))) <= width
+
+
+def test_models_in_flight_add_up_to_what_is_said_of_all():
+    view = a_view(in_flight=38, inside=an_inside(in_flight={"large": 65, "small": 62}))
+    assert "127, large 65, small 62" in "\n".join(drawn(view, 120, 40))
 
 
 def test_wide_characters_are_counted_by_their_cells():

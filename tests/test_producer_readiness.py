@@ -32,9 +32,10 @@ def surroundings(folder: Path, **more: str) -> dict[str, str]:
 
 
 def is_refused(ended: Ended, folder: Path, missing: str, remedy: str) -> None:
-    """Two lines, nothing on standard output, and nothing left behind."""
+    """Two lines, and for a private worker what is usable here; nothing on standard output, and nothing left behind."""
     assert ended.code == 3, ended.err
-    what, how = ended.err.splitlines()
+    what, how, *usable = ended.err.splitlines()
+    assert [line.split(": ")[0] for line in usable] in ([], ["models usable here"])
     assert missing in what
     assert how.startswith("type")
     assert remedy in how

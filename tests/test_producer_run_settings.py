@@ -123,7 +123,7 @@ def test_settings_of_workers_given_as_one_value_mean_the_same() -> None:
 def test_every_setting_is_a_keyword_but_for_arguments_and_rankings() -> None:
     left_out = set(RunSettings.model_fields) - set(library.keywords().values())
     rankings = {"ranking", "candidate_ids", "eval_threshold", "standalone"}
-    assert left_out == {"task_suite", "skill_path", *rankings}
+    assert left_out == {"task_suite", "skill_path", "baseline_path", *rankings}
     assert {"model", "baseline", "priority", "budget_usd", "prices"} <= set(library.keywords())
 
 

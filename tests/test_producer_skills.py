@@ -390,9 +390,27 @@ def test_a_result_says_which_files_the_model_never_saw(tmp_path: Path) -> None:
     warning = f"command:echo {NEVER_SEEN}"
     artifact = the_artifact(tmp_path)
     assert warning in artifact["warnings"]
-    assert f"Warning: {warning}" in " ".join(ended.err.split())
+    assert f"warning: {warning}"[:150] in " ".join(ended.err.split())
     report = ("report", artifact["run_id"], "--state-root", tmp_path / "state")
     for kind, place in (("--md", "report.md"), ("--html", "report.html")):
         done = uplift(*report, kind, "--output", place, cwd=tmp_path)
         assert done.code == 0, done.err
         assert "and 2 more of skill haiku" in (tmp_path / place).read_text(), kind
+
+
+def test_a_prompt_that_holds_a_dozen_words_of_the_skill_quotes_it():
+    rule = "Start every note with the platform in bold, then what users notice, and end with its number."
+    skill, old = (an_unchecked_skill(text) for text in (f"# Notes\n{rule}\n", "# Notes\nBe brief.\n"))
+    prompts = {
+        "quotes": "Do this: start every note with the PLATFORM in *bold*, then what users notice. Go!",
+        "names": "Start every note with the platform in bold, please.",
+        "other": "Write a note.",
+    }
+    assert skills.quoting(skill, prompts, old) == ("quotes",)
+    assert skills.quoting(skill, prompts) == ("quotes",)
+    assert skills.quoting(skill, prompts, an_unchecked_skill(f"Old. {rule}")) == ()
+    assert skills.quoting(old, prompts) == ()
+
+
+def an_unchecked_skill(text):
+    return skills.Skill(path=Path("SKILL.md"), name="n", description="d", text=text)

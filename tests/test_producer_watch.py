@@ -9,7 +9,7 @@ from submitting import RUN, a_server, a_stored_run, record_all, waiting
 
 from producer.runs.submit import go_on
 from producer.runs.watch import Interrupted, RunLost, Watch
-from workers.store.keys import Keys
+from workers.store.keys import PROTOCOL, UNACKED, Keys
 
 
 class Clock:
@@ -62,7 +62,7 @@ def follow(server, clock, said):
 
 def take_all(server):
     """The messages vanish, as if a worker had died between taking them and noting that it has them."""
-    for key in server.store.client.keys("uplift.2.lane.*"):
+    for key in server.store.client.keys(f"uplift:v{PROTOCOL}.lane.*"):
         if server.store.client.type(key) == b"list":
             server.store.client.delete(key)
 
@@ -126,7 +126,7 @@ def test_a_sealed_run_whose_worker_died_with_its_callback_is_finished_by_its_wat
     go_on(server, server.store.run(RUN))
     record_all(server.store, manifest)
     assert server.store.seal(RUN, 1)
-    server.store.client.hset("uplift.2.unacked", "tag", f"a message of {RUN} that nobody gives back")
+    server.store.client.hset(UNACKED, "tag", f"a message of {RUN} that nobody gives back")
     (artifact,) = follow()
     assert (artifact.status, artifact.attempts.run) == ("finished", 6)
     assert clock.now - 1000 < 60

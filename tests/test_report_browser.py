@@ -4,11 +4,15 @@ import json
 import re
 
 import pytest
+from builders import a_record
 from chromium import browser, expect, watch
 from hostile_texts import MARKUP, PAYLOADS, hostile_material
 from running import SKILL, uplift
 
+from aggregate.artifact import build
+from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html
+from aggregate.report.source import Material
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-browser")]  # one browser, one run
 SHOWN = [payload for payload in MARKUP if payload.isprintable()]
@@ -57,7 +61,7 @@ def real_page(tmp_path_factory):
     ended = uplift(*words, "--model", model, "--pass-k", "3", "--state-root", "state", cwd=folder)
     assert ended.code == 0, ended.err
     [page] = folder.glob("state/runs/*/report.html")
-    assert f"report: {page}" in ended.err
+    assert f"page: {page.relative_to(folder)}" in ended.err
     return page
 
 
@@ -98,8 +102,8 @@ def focused(page):
 
 def test_the_first_screen_says_what_was_found(real_page, open_page):
     page = open_page(real_page)
-    expect(page.locator("h1")).to_have_text("Improved")
-    expect(page.locator(".verdict .chip")).to_have_text("pass")
+    expect(page.locator("h1")).to_have_text("BETTER on tasks like these (simulated)")
+    expect(page.locator(".verdict .chip")).to_have_text("gate: pass")
     expect(page.locator(".notice").first).to_contain_text("simulated")
     chart = page.locator("svg.delta")
     assert chart.bounding_box()["y"] < 900
@@ -126,17 +130,24 @@ def test_the_list_is_sorted_by_difference_with_an_interval_each(real_page, open_
     page = open_page(real_page)
     expect(rows(page)).to_have_count(len(SHOWN))
     shown = [float(text) for text in page.locator("#rows .by").all_inner_texts()]
-    assert shown == sorted(shown, reverse=True)
+    assert shown == sorted(shown)  # worst first
     for part in ("a.open", ".by", "circle", "button.dot"):
         row, inside = rows(page).nth(1).bounding_box(), rows(page).nth(1).locator(part).first.bounding_box()
         assert row["y"] <= inside["y"] < inside["y"] + inside["height"] <= row["y"] + row["height"]
     label = rows(page).first.locator("svg").get_attribute("aria-label")
-    assert re.fullmatch(r"\+[\d.]+ points, between [-+]?[\d.]+ and \+[\d.]+", label)
+    assert re.fullmatch(r"[-+]?[\d.]+ points, between [-+]?[\d.]+ and [-+]?[\d.]+", label)
+    # A line is green or red only where its interval leaves out 0.
+    looks = (
+        "lines => lines.map(line => [line.className.baseVal, line.closest('svg').getAttribute('aria-label')])"
+    )
+    for look, said in page.locator("#rows line.whisker").evaluate_all(looks):
+        low, high = map(float, re.search(r"between (\S+) and (\S+)", said).groups())
+        assert look == f"whisker {'better' if low > 0 else 'worse' if high < 0 else 'same'}"
 
 
 def test_a_task_opens_into_prompt_both_outputs_and_judgments(real_page, open_page):
     page = open_page(real_page, "#q=task-07")
-    page.get_by_role("link", name="task-07").click()
+    page.get_by_role("link", name="task-07", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.wait_for()
     assert dialog.locator("pre").first.inner_text() == f"Say this: {SHOWN[7]}"
@@ -158,9 +169,43 @@ def test_a_dot_opens_its_own_attempt_and_differences_are_marked(real_page, open_
     row.locator("button.dot[data-arm='1'][data-attempt='2']").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text("attempt 3 of 3")).to_have_count(2)
-    expect(dialog.locator("mark.added")).not_to_have_count(0)
+    expect(dialog.locator("mark.candidate")).not_to_have_count(0)
     dialog.get_by_label("Mark what differs").uncheck()
     expect(dialog.locator("mark")).to_have_count(0)
+
+
+def test_an_example_of_why_it_won_opens_both_outputs_that_differ(real_page, open_page):
+    page = open_page(real_page)
+    page.locator(".moved a").first.click()
+    dialog = page.get_by_role("dialog")
+    outcomes = dialog.locator(".outcome .chip").all_inner_texts()
+    assert sorted(outcomes) in (["failed", "passed"], ["passed", "timed out"])
+    assert dialog.locator("mark.baseline, mark.candidate").count() > 0
+
+
+def test_several_candidates_have_a_tab_each_with_their_own_answer_and_tasks(tmp_path, open_page):
+    records = [
+        a_record(task, arm, outcome="passed" if arm == good else "failed")
+        for task, good in (("a", "candidate:x"), ("b", "candidate:x"), ("c", "candidate:y"))
+        for arm in ("baseline", "candidate:x", "candidate:y")
+    ]
+    first, other = build.build(RunInfo.from_records(records), records)
+    page = open_page(html.write(Material(first, lambda: records, others=(other,)), tmp_path / "report.html"))
+    expect(page.locator(".candidates tbody th")).to_have_text(["x", "y"])
+    for tab, points in (("x", ["0", "+100", "+100"]), ("y", ["0", "0", "+100"])):
+        page.get_by_role("navigation").get_by_role("link", name=tab).click()
+        expect(page.locator("#rows .by")).to_have_text(points)
+        expect(page.locator(".verdict:visible")).to_contain_text(tab)
+        assert page.locator(".headline:visible").count() == 1
+    page.reload()
+    expect(page.locator("#rows .by")).to_have_text(points)
+
+
+def test_the_page_of_a_run_that_ran_nothing_still_changes_its_colours(tmp_path, open_page):
+    [skipped] = build.build(RunInfo(run_id="r", candidates=(CandidateInfo(score=2.0, candidate_id="c"),)), [])
+    page = open_page(html.write(Material(skipped, list), tmp_path / "report.html"), color_scheme="light")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def test_everything_can_be_done_with_the_keyboard(real_page, open_page):

@@ -99,23 +99,28 @@ def test_a_workspace_does_not_replace_a_folder_of_something_else(folder, run_id,
     assert (tmp_path / "thesis.txt").exists()
 
 
-def test_several_candidates_get_a_page_each(folder, run_id, tmp_path):
+def test_several_candidates_share_a_page_and_markdown_and_get_a_table_folder_each(folder, run_id, tmp_path):
     places = Places(tmp_path)
     artifact = loads(json.dumps(the_artifact(folder)).encode())
     made = [artifact.model_copy(update={"candidate_id": name}) for name in ("one", "../two")]
     records = folder / "state" / "runs" / run_id / "records.jsonl.gz"
-    first, second = reports.write(made, places, "html", records=records)
-    assert first == tmp_path / "runs" / run_id / "report-one.html"
+    [page] = reports.write(made, places, "html", records=records)
+    assert page == tmp_path / "runs" / run_id / "report.html"
+    assert page.read_text().count("data-goes-to=") == 2
+    [text] = reports.write(made, places, "md", records=records)
+    assert text.read_text().startswith("### 2 candidates, best first\n")
+    first, second = reports.write(made, places, "junit", records=records)
+    assert first == tmp_path / "runs" / run_id / "junit-one.xml"
     assert second.parent == first.parent
-    assert second.name.startswith("report-two~")
-    assert places.report(made[1], several=True) == second
+    assert second.name.startswith("junit-two~")
+    assert places.report(made[1], "junit.xml", several=True) == second
 
 
 def test_a_run_that_ran_nothing_has_a_report_without_records(folder, tmp_path):
-    nothing = {"verdict": "skipped", "attempts": None, "run_id": "none"}
+    nothing = {"verdict": "skipped", "attempts": None, "run_id": "none", "answer": None}
     artifact = loads(json.dumps(the_artifact(folder)).encode()).model_copy(update=nothing)
     [path] = reports.write([artifact], Places(tmp_path), "html")
-    assert "Nothing was run" in path.read_text()
+    assert "SKIPPED: nothing was run" in path.read_text()
 
 
 def test_a_run_that_ended_on_a_broker_is_brought_home(tmp_path, valkey, client, eventually):

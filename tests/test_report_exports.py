@@ -1,6 +1,7 @@
 """Markdown, JUnit XML, CSV and skill-creator's workspace: each is accepted by a strict reader of its format."""
 
 import csv
+import html
 import json
 import re
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from builders import a_record, both_arms
+from builders import a_record, both_arms, many
 from hostile_texts import PAYLOADS, hostile_material
 from test_report_page import a_run
 
@@ -24,14 +25,50 @@ def strictly(path):
     return json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse)
 
 
-def test_markdown_has_the_verdict_a_short_table_what_changed_and_a_folded_list():
+def folds(text):
+    """What is folded away, by its title."""
+    return dict(re.findall(r"<summary>(.*?)</summary>(.*?)</details>", text, re.DOTALL))
+
+
+def test_markdown_has_the_answer_and_folded_why_the_numbers_and_the_tasks():
     text = markdown.text(a_run(both_arms({"a": "pp", "b": "pp"}, {"a": "ff", "b": "pp"})))
-    assert text.startswith("### ✅ haiku: inconclusive (pass)\n")
-    assert "| Tasks passed (any of 2) | 50.0 % | 100.0 % | +50 points |" in text
-    assert "**1 task changed**" in text
-    assert "| <code>a</code> | 0.0 % | 100.0 % | better |" in text
-    folded = text[text.index("<details>") : text.index("</details>")]
-    assert "| <code>b</code> | 2 of 2 | 2 of 2 | +0 points |" in folded
+    assert text.startswith("### ✅ haiku: CANNOT TELL whether it is better or worse (gate: pass)\n")
+    assert "- 50.0 % → 100.0 % of attempts, +50 points\n" in text.partition("<details>")[0]
+    assert "\n- **next:** " in text.partition("<details>")[0]
+    folded = folds(text)
+    assert "- 1 won: nothing was said (<code>a</code> 0/2 → 2/2)" in folded["Why it lost and won"]
+    assert "likely to miss" in folded["Could this suite have answered?"]
+    assert "| Tasks passed (any of 2) | 50.0 % | 100.0 % | +50 points |" in folded["All numbers"]
+    assert "| <code>b</code> | 2 of 2 | 2 of 2 | +0 points |" in folded["All 2 tasks"]
+
+
+def test_tasks_that_lost_and_won_are_grouped_by_what_the_judge_said_of_the_failed_attempt():
+    """The candidate's first attempt of each passes, so what is said of that one would explain nothing."""
+
+    def arm(name, picture, said):
+        return [
+            a_record(
+                task,
+                name,
+                number,
+                outcome={"p": "passed", "f": "failed", "t": "timeout"}[letter],
+                details="all conditions met" if letter == "p" else said,
+                model=model,
+            )
+            for task in picture
+            for model in ("m", "n")
+            for number, letter in enumerate(picture[task], start=1)
+        ]
+
+    lost = arm("candidate", {"a": "pff", "b": "pfp", "c": "ptt"}, "missing: '## Impact'")
+    before = arm("baseline", {"a": "ppp", "b": "ppp", "c": "ppp"}, "")
+    won = [*arm("candidate", {"d": "ppp"}, ""), *arm("baseline", {"d": "pff"}, "no date")]
+    text = folds(markdown.text(a_run([*lost, *before, *won])))["Why it lost and won"]
+    assert [html.unescape(line.replace("&#8288;", "")) for line in text.split("\n") if line] == [
+        "- 2 lost: missing: '## Impact' (<code>a (m)</code> 3/3 → 1/3)",
+        "- 1 lost: timed out (<code>c (m)</code> 3/3 → 1/3)",
+        "- 1 won: no date (<code>d (m)</code> 1/3 → 3/3)",
+    ]
 
 
 def test_markdown_tells_how_steady_repeated_attempts_are():
@@ -64,7 +101,7 @@ def test_markdown_from_hostile_texts_holds_no_tag_link_mention_or_cell_that_is_n
     prose = re.sub(r"<code>.*?</code>", "", text)
     assert "&#64;" not in prose.replace("&#64;&#8288;", "")
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows} <= {5, 6}
+    assert {line.count("|") for line in rows} <= {5, 6, 8}
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\ufeff]", text)
 
 
@@ -79,25 +116,37 @@ def test_junit_has_one_case_per_task_and_arm_with_failures_and_errors_told_apart
     records = both_arms({"a": "pf", "b": "ff", "c": "ee"}, {"a": "p", "b": "p", "c": "p"})
     root = ElementTree.fromstring(junit.text(a_run(records)))
     assert {name: root.get(name) for name in ("tests", "failures", "errors")} == {
-        "tests": "6",
+        "tests": "7",
         "failures": "1",
-        "errors": "1",
+        "errors": "2",
     }
+    [answer] = root.find("testsuite[@name='answer']")
+    assert answer.find("error").get("message") == "NO RESULT: 2 of 9 attempts ended in error"
     candidate = root.find("testsuite[@name='candidate']")
     kinds = {case.get("name"): [child.tag for child in case] for case in candidate}
     assert kinds == {"a": ["system-out"], "b": ["failure"], "c": ["error"]}
 
 
+def test_in_junit_what_the_baseline_fails_is_no_failure_and_the_answer_follows_the_gate():
+    better = both_arms(many("p", 8, 2), many("p", 8, 2) | {f"task-0{n}": "ff" for n in range(4)})
+    for gate, records, failures in (("pass", better, 0), ("fail", both_arms({"a": "f"}, {"a": "p"}), 2)):
+        root = ElementTree.fromstring(junit.text(a_run(records)))
+        assert int(root.get("failures")) == failures
+        [answer] = root.find("testsuite[@name='answer']")
+        said = answer.findtext("system-out") or answer.find("failure").text
+        assert ("gate pass" in said, "gate fail" in said) == (gate == "pass", gate == "fail")
+
+
 def test_junit_names_the_model_where_there_are_several():
     records = [a_record("a", arm, model=model) for arm in ("baseline", "candidate") for model in ("m", "n")]
     root = ElementTree.fromstring(junit.text(a_run(records)))
-    assert {case.get("name") for case in root.iter("testcase")} == {"a [m]", "a [n]"}
+    assert {case.get("name") for case in root.iter("testcase")} == {"a [m]", "a [n]", "candidate"}
 
 
 def test_junit_from_hostile_texts_is_well_formed_and_says_what_they_said(tmp_path):
     path = junit.write(hostile_material(), tmp_path / "junit.xml")
     root = ElementTree.fromstring(path.read_bytes())
-    cases = list(root.iter("testcase"))
+    cases = [case for suite in root if suite.get("name") != "answer" for case in suite]
     assert len(cases) == 2 * len(PAYLOADS)
     names = {case.get("name").rpartition(" [")[0] for case in cases}
     assert {payload for payload in PAYLOADS if payload.isascii() and payload.isprintable()} <= names

@@ -76,14 +76,34 @@ def behind_tls(socket_path, certificate):
         end.close()
 
 
-def test_a_run_goes_through_a_broker_with_tls(valkey, short_tmp, certificate):
-    suite = a_suite(short_tmp)
+@pytest.mark.parametrize("named_by", ["the address", "a variable"])
+def test_a_run_goes_through_a_broker_with_tls(valkey, short_tmp, certificate, monkeypatch, named_by):
+    suite = a_suite(short_tmp, 50 if named_by == "a variable" else 4)
     with behind_tls(valkey.removeprefix("unix://"), certificate) as port:
-        url = f"rediss://localhost:{port}/0?ssl_ca_certs={certificate[0]}"
-        with worker(url, short_tmp):
-            ended = uplift(*standalone(suite, "--broker", url, "--model", "sim:candidate=1"), cwd=short_tmp)
+        url = f"rediss://localhost:{port}/0"
+        if named_by == "the address":
+            url += f"?ssl_ca_certs={certificate[0]}"
+        else:
+            monkeypatch.setenv("UPLIFT_BROKER_CA", str(certificate[0]))
+        with worker(url, short_tmp) as process:
+            words = standalone(
+                suite, "--broker", url, "--model", "sim:candidate=1,latency=0.2", "--pass-k", "2"
+            )
+            ended = uplift(*words, cwd=short_tmp)
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
     assert ended.code == 0, ended.err
     assert the_artifact(short_tmp)["execution_pass_rate"] == 1.0
+    assert "handed back" not in said
+
+
+def test_an_authority_that_is_not_there_is_told_in_one_line(short_tmp, monkeypatch):
+    monkeypatch.setenv("UPLIFT_BROKER_CA", str(short_tmp / "ca.pem"))
+    ended = uplift("runs", "--broker", "rediss://localhost:1/0", cwd=short_tmp)
+    assert (ended.code, ended.err) == (
+        2,
+        f"uplift: UPLIFT_BROKER_CA is '{short_tmp}/ca.pem', which is no file\n",
+    )
 
 
 def test_a_broker_whose_certificate_nobody_vouches_for_is_refused_in_one_line(valkey, short_tmp, certificate):

@@ -36,8 +36,8 @@ tasks:
   - {id: whatever, prompt: A release is due., judge: {type: contains, expected: [done]}}
 """
 SENTENCE = (
-    "The skill was invoked in 50 % of attempts that should (not in missed) "
-    "and in 50 % of those that should not (in unwanted)."
+    "the skill was invoked in 50.0 % of attempts that should (not in missed) "
+    "and in 50.0 % of those that should not (in unwanted)"
 )
 
 
@@ -69,8 +69,8 @@ def test_records_that_contradict_each_other_are_named():
 @pytest.mark.parametrize(
     ("wanted", "was", "says"),
     [
-        (True, True, "The skill was invoked in 100 % of attempts that should."),
-        (False, True, "The skill was invoked in 100 % of attempts that should not (in a)."),
+        (True, True, "The skill was invoked in 100.0 % of attempts that should."),
+        (False, True, "The skill was invoked in 100.0 % of attempts that should not (in a)."),
         (True, None, ""),
         (None, True, ""),
     ],
@@ -100,23 +100,24 @@ def test_a_skill_that_was_never_loaded_is_told_in_table_page_and_artifact_and_wa
         "candidate": {model: SkillLoads(loaded=0, n=4)},
         "baseline": {model: SkillLoads(loaded=3, n=4)},
     }
-    told = "The skill was loaded in 0 of 4 attempts, the baseline's in 3 of 4."
+    told = "skill loaded in 0 of 4 attempts (baseline 3 of 4)"
     warning = f"{model} loaded the skill of the candidate in 0 of 4 attempts: these answers came without it"
     assert told in made.summary
+    assert made.diagnosis[0].code == "never_loaded"
     assert [one for one in made.warnings if "loaded" in one] == [warning]
     console = Console(record=True, width=200)
     console.print(result_table([made]))
     table = console.export_text()
     page = unescape(html.write(Material(made, lambda: records), tmp_path / "report.html").read_text())
+    assert told in page
     for text in (table, page):
-        assert told in text
         assert warning in text
 
 
 def test_each_model_that_never_loaded_the_skill_is_named():
     records = [*four(was=lambda task: True, model="one"), *four(was=lambda task: False, model="two")]
     (made,) = build(RunInfo.from_records(records), records)
-    assert sentences.loaded(made) == "The skill was loaded in 4 of 8 attempts."
+    assert "skill loaded in 4 of 8 attempts" in made.summary
     assert [one.split()[0] for one in made.warnings if "loaded" in one] == ["two"]
 
 
@@ -126,7 +127,8 @@ def test_a_bare_baseline_a_model_that_does_not_tell_and_tasks_that_should_not_lo
     for records in (silent, rightly_not):
         info = RunInfo.from_records(records).model_copy(update={"baseline": "bare"})
         (made,) = build(info, records)
-        assert (made.skill_loads, sentences.loaded(made)) == ({}, "")
+        assert made.skill_loads == {}
+        assert "loaded" not in made.summary
         assert not any("loaded" in one for one in made.warnings)
 
 
@@ -139,7 +141,8 @@ def test_an_agent_that_invokes_the_skill_wrongly_is_seen_in_artifact_table_repor
         f'[commands.agent]\nargv = {argv}\noutput = "json"\ntext_path = "text"\n'
         'skill_invoked_path = "skill.used"\nskill_folder = "{workspace}/.skills"\n'
     )
-    ran = uplift(*standalone(suite, "--model", "command:agent", "--output", "artifact.json"), cwd=short_tmp)
+    words = standalone(suite, "--model", "command:agent", "--output", "artifact.json", "--details")
+    ran = uplift(*words, cwd=short_tmp)
     assert ran.code == 0, ran.err
     artifact = json.loads((short_tmp / "artifact.json").read_text())
     assert artifact["triggers"] == {
@@ -153,7 +156,7 @@ def test_an_agent_that_invokes_the_skill_wrongly_is_seen_in_artifact_table_repor
         "false_trigger_tasks": ["unwanted"],
     }
     assert SENTENCE in " ".join(ran.err.split())
-    assert "The skill was loaded in 2 of 3 attempts." in " ".join(ran.err.split())
+    assert "skill loaded in 2 of 3 attempts" in " ".join(ran.err.split())
     assert SENTENCE in artifact["summary"]
     run = short_tmp / "state" / "runs" / artifact["run_id"]
     assert "invoked in 50" in (run / "report.html").read_text()

@@ -131,11 +131,11 @@ def test_tasks_of_all_runs_together_are_bounded(monkeypatch):
         for number in range(20):
             cache.add((f"run-{run}", number), None, 10)
             cache.add((f"run-{run}", number), None, 10)  # fetched twice, kept once
-        cache.shrink(20)
+        cache.shrink()
     assert len(cache) == 100
     assert next(iter(cache)) == ("run-11", 0)
     cache.add(("huge", 0), None, 5000)
-    cache.shrink(1)
+    cache.shrink()
     assert list(cache) == [("huge", 0)]
 
 
@@ -194,10 +194,10 @@ def test_what_an_earlier_generation_says_is_not_written(server, client):
     server.store.set_published(RUN, generation - 1, 99)
     server.store.set_warning(RUN, generation - 1, "late")
     state = server.store.state(RUN)
-    assert (state.trouble, state.warning, server.store.published(RUN)) == (None, "", 0)
+    assert (state.trouble, state.warning, server.store.state(RUN).published) == (None, "", 0)
     server.store.set_trouble(RUN, generation, "now")
     server.store.set_published(RUN, generation, 4)
-    assert (server.store.state(RUN).trouble, server.store.published(RUN)) == ("now", 4)
+    assert (server.store.state(RUN).trouble, server.store.state(RUN).published) == ("now", 4)
 
 
 async def test_whoever_keeps_slots_goes_on_after_any_error(valkey, monkeypatch):

@@ -51,9 +51,7 @@ def test_what_a_child_says_and_how_it_ended_are_told(valkey, client):
 
 
 class Slow:
-    """Stands for the consumer, at work on a run until the test lets it end."""
-
-    should_stop = False
+    """Stands for what takes callbacks, at work on a run until the test lets it end."""
 
     def __init__(self):
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -69,14 +67,14 @@ class Slow:
 
 @pytest.mark.parametrize(("way", "waits"), [("stop", True), ("terminate", False)])
 def test_a_worker_that_is_stopped_ends_the_run_that_it_is_finishing(way, waits):
-    step, consumer = Finisher(None), Slow()
-    worker = SimpleNamespace(app=SimpleNamespace(settings=ProcessSettings("unix:///nowhere")))
-    step._consumer = consumer
-    step._thread.start()
-    consumer.begun.wait()
+    worker, slow = SimpleNamespace(app=SimpleNamespace(settings=ProcessSettings("unix:///nowhere"))), Slow()
+    step = Finisher(worker)
+    step._thread = threading.Thread(target=slow.insist)
+    step.start(worker)
+    slow.begun.wait()
     if waits:  # a stop that does not wait returns long before this
-        threading.Timer(0.3, consumer.may_end.set).start()
+        threading.Timer(0.3, slow.may_end.set).start()
     getattr(step, way)(worker)
-    assert (consumer.should_stop, consumer.ended) == (True, waits)
-    consumer.may_end.set()
+    assert (step._stopped.is_set(), slow.ended) == (True, waits)
+    slow.may_end.set()
     step._thread.join()

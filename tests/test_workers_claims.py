@@ -151,6 +151,73 @@ async def test_a_record_sent_twice_because_the_answer_was_lost_counts_once(worke
     assert state.hget(Keys(RUN).state, "wasted") is None
 
 
+async def test_a_duplicate_sent_twice_is_billed_once(workers, state):
+    slow, fast = workers("slow"), workers("fast")
+    lost = await slow.claim(Wanted(0, 1))
+    expire(state, 0)
+    claim = await fast.claim(Wanted(0, 1))
+    await fast.store(finished(0, claim, cost=1.0))
+    late = finished(0, lost, cost=1.0)
+    assert [await slow.store(late), await slow.store(late)] == ["duplicate", "duplicate"]
+    facts = state.hgetall(Keys(RUN).state)
+    assert (float(facts[b"spent"]), float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (2.0, 1.0, b"1")
+
+
+async def test_a_late_record_sent_twice_is_billed_once(workers, state):
+    mine = workers()
+    record = finished(0, await mine.claim(Wanted(0, 1)), cost=1.0)
+    state.hset(Keys(RUN).state, "sealed", 1)
+    assert [await mine.store(record), await mine.store(record)] == ["late", "late"]
+    facts = state.hgetall(Keys(RUN).state)
+    assert (float(facts[b"spent"]), float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (1.0, 1.0, b"1")
+
+
+async def test_an_error_that_is_sent_again_after_it_was_replaced_is_billed_once(workers, state):
+    mine = workers()
+    error = finished(0, await mine.claim(Wanted(0, 1)), "error", cost=1.0)
+    await mine.store(error)
+    await mine.store(finished(0, await mine.claim(Wanted(0, 2)), cost=1.0, round=2))
+    assert await mine.store(error) == "duplicate"
+    facts = state.hgetall(Keys(RUN).state)
+    assert (float(facts[b"spent"]), float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (2.0, 1.0, b"1")
+
+
+async def test_what_was_assumed_of_a_worker_that_was_only_slow_gives_way_to_its_bill(workers, state):
+    slow, fast = workers("slow"), workers("fast")
+    lost = await slow.claim(Wanted(0, 1, estimate=0.5))
+    expire(state, 0)
+    claim = await fast.claim(Wanted(0, 1, estimate=0.5))
+    assert float(state.hget(Keys(RUN).state, "assumed")) == 0.5
+    assert await slow.store(finished(0, lost, cost=0.25)) == "stored"
+    assert float(state.hget(Keys(RUN).state, "assumed")) == 0.0
+    # Of a call whose cost nobody knows, what was assumed stays.
+    assert await fast.store(finished(0, claim, cost=0.0, unpriced=1)) == "duplicate"
+    assert float(state.hget(Keys(RUN).state, "assumed")) == 0.5
+    assert float(state.hget(Keys(RUN).state, "spent")) == 0.25
+
+
+async def test_a_poisoned_attempt_is_an_error_that_counts(workers, state):
+    """Its record had no token of its own, so that none took the place of the one before, and no error was the last."""
+    for owner in ("w1", "w2", "w3"):
+        await workers(owner).claim(Wanted(0, 1, quarantine=True))
+        expire(state, 0)
+    mine = workers("w4")
+    for number in (1, 2, 3):
+        claim = await mine.claim(Wanted(0, number, quarantine=True))
+        assert (claim.code, claim.errors) == ("poison", number - 1)
+        stored = await mine.store(finished(0, claim, "error", cost=0.0, round=number))
+        assert stored == ("stored" if number == 1 else "replaced")
+
+
+async def test_a_claim_that_is_given_up_before_the_model_was_asked_costs_nothing(workers, state):
+    mine = workers()
+    for index, asked in ((0, False), (1, True)):
+        claim = await mine.claim(Wanted(index, 1, estimate=0.5))
+        await mine.release(index, claim.token, asked=asked)
+        assert float(state.hget(Keys(RUN).state, "assumed") or 0) == (0.5 if asked else 0.0)
+    assert float(state.hget(Keys(RUN).state, "reserved")) == 0.0
+
+
 async def test_a_record_that_comes_after_sealing_is_late(workers, state):
     mine = workers()
     claim = await mine.claim(Wanted(0, 1))

@@ -43,9 +43,9 @@ def test_an_index_outside_the_run_is_refused(index):
 
 
 @pytest.mark.parametrize(
-    ("attempts", "size"), [(1, 1), (199, 1), (200, 1), (400, 2), (2000, 10), (4000, 20), (100_000, 20)]
+    ("attempts", "size"), [(1, 1), (199, 1), (200, 1), (400, 2), (2000, 10), (4000, 20), (100_000, 50)]
 )
-def test_batches_grow_with_the_run_up_to_twenty(attempts, size):
+def test_batches_grow_with_the_run_up_to_fifty(attempts, size):
     assert batch_size(attempts) == size
 
 

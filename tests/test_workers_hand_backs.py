@@ -1,5 +1,10 @@
 """What cannot be stored is made storable; a batch that comes back again and again ends as errors, never in a loop."""
 
+import threading
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
 import pytest
 import redis
 from hypothesis import given
@@ -13,11 +18,12 @@ from workers.attempts.attempt import kept
 from workers.attempts.run_context import Bill
 from workers.models.model import ModelFailed
 from workers.process import celery_app
-from workers.process.bootsteps import _FinishConsumer
+from workers.process.bootsteps import Finisher
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Drained, Engine
-from workers.store.keys import Keys
-from workers.store.messages import CommandSpec, ModelSettings
+from workers.rounds.publish import send_finish
+from workers.store.keys import FINISH, Keys, waiting_keys
+from workers.store.messages import CommandSpec, Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
 from workers.store.run_store import Store, pack, unpack
 
@@ -252,25 +258,59 @@ def test_whoever_resumes_a_run_gets_three_tries_again(store, engine, monkeypatch
     assert times_raised(Batch(RUN, 1, (0,)), engine, most=2) == (2, None)
 
 
-def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(store, engine, monkeypatch):
-    ends = []
-
-    class Message:
-        channel = None
-        payload = ([RUN, 0, 1], {}, {})
-
-        def ack(self):
-            ends.append("done")
-
+def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(
+    store, engine, client, monkeypatch
+):
     def broken(*_):
         raise KeyError("lost")
 
     app = App(engine.settings)
     app.engine = engine
     monkeypatch.setattr(app.tasks["uplift.finish_run"], "run", broken)
-    consumer = _FinishConsumer(app)
+    send_finish(app, RUN, 0, 1)
+    _, message = client.brpop(waiting_keys(FINISH), 10)
+    finisher = Finisher(SimpleNamespace(app=app, steps=[]))
     for _ in range(3):
-        consumer._on_message(Message())
-    assert ends == ["done", "done", "done"]  # whoever mends asks again
+        finisher.finish(message)  # whoever mends asks again
     assert store.state(RUN).trouble == "finishing failed: KeyError: 'lost'"
     app.close()
+
+
+def test_a_batch_that_comes_again_waits_for_no_limit_of_its_model(valkey, client):
+    settings = ModelSettings(default_limits=Limits(rpm=0.001))
+    a_stored_run(Store(client), 1, settings=settings)
+    engine = Engine(ProcessSettings(valkey))
+    try:
+        assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+        begun = time.monotonic()
+        assert engine.run_batch(Batch(RUN, 1, (0,))) == 0
+        assert time.monotonic() - begun < 60  # the next permission is a thousand minutes away
+    finally:
+        engine.close()
+
+
+def until_drained(engine, batch):
+    with suppress(Drained):
+        engine.run_batch(batch)
+
+
+def test_a_run_that_waits_for_budget_leaves_the_slots_to_others(valkey, client):
+    a_stored_run(Store(client), 5, run_id="dear", models=("sim:latency=30,cost=1",), budget_usd=1.5)
+    a_stored_run(Store(client), 5, run_id="cheap")
+    engine = Engine(ProcessSettings(valkey, in_flight=4))
+    thread = threading.Thread(target=until_drained, args=[engine, Batch("dear", 1, tuple(range(10)))])
+    try:
+        thread.start()
+        while len(client.hgetall(Keys("dear").owners)) < 1:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        assert client.hlen(Keys("dear").owners) == 1  # the others wait for what it will really cost
+        used = [engine.in_flight for _ in range(50) if time.sleep(0.01) is None]
+        assert sorted(used)[25] == 1
+        begun = time.monotonic()
+        assert engine.run_batch(Batch("cheap", 1, tuple(range(10)))) == 10
+        assert time.monotonic() - begun < 20
+    finally:
+        engine.drain()
+        thread.join()
+        engine.close()

@@ -24,9 +24,9 @@ from workers.process.celery_app import App
 from workers.process.engine import Batch, Drained, Engine
 from workers.process.heartbeat import Heartbeat, silent_beats, start_again
 from workers.store.claims import Finished, RunClaims, Wanted, drop_all
-from workers.store.keys import Keys, queue
+from workers.store.keys import LANES, Keys, queue
 from workers.store.process_settings import ProcessSettings
-from workers.store.redis_client import connect_insisting
+from workers.store.redis_client import connect, connect_insisting
 from workers.store.run_store import Store
 
 
@@ -37,6 +37,7 @@ class Holder:
 
     def __init__(self, settings, held):
         self.settings = settings
+        self.client = connect(settings.broker, timeout_seconds=1, retries=1)
         self._held = held
 
     def held(self):
@@ -141,7 +142,7 @@ def test_while_the_server_is_away_nothing_waits_for_it_before_the_claims_do(valk
 def test_a_worker_reads_its_settings_in_one_place():
     folder = Path(leases.__file__).parent
     readers = {path.name for path in folder.glob("*.py") if "from_environment(" in path.read_text()}
-    assert readers == {"celery_app.py", "quarantine.py"}  # the second is a process of its own
+    assert readers == {"celery_app.py", "quarantine.py", "health.py"}  # the others are processes of their own
 
 
 def test_a_process_whose_loop_hangs_is_made_to_leave(valkey, loop, eventually, monkeypatch):
@@ -264,11 +265,11 @@ def test_an_engine_that_drains_drops_even_claims_that_are_on_their_way(valkey, c
     engine.close()
 
 
-@pytest.mark.parametrize("deaf", ["fetch_tasks", "claim"])
+@pytest.mark.parametrize("deaf", ["questions", "claim"])
 def test_an_engine_drains_though_a_cancellation_got_lost(valkey, client, monkeypatch, deaf):
     """asyncio.wait_for of Python 3.11, which redis calls, forgets one that comes just when it is done."""
     a_stored_run(Store(client), 1, models=("sim:latency=600",))
-    owner = Run if deaf == "fetch_tasks" else RunClaims
+    owner = Run if deaf == "questions" else RunClaims
     real, asked = getattr(owner, deaf), threading.Event()
 
     async def forgetful(self, wanted):
@@ -402,9 +403,9 @@ def test_a_stopped_clock_is_no_hang(valkey):
 def test_acknowledging_on_a_channel_that_is_gone_is_taken_for_a_lost_connection(valkey):
     app = App(ProcessSettings(valkey))
     with app.connection_for_read() as connection:
-        lane = queue("uplift.2.lane.0").bind(connection.default_channel)
+        lane = queue(LANES[0]).bind(connection.default_channel)
         lane.declare()
-        app.send_task("uplift.run_batch", queue="uplift.2.lane.0", argsrepr="")
+        app.send_task("uplift.run_batch", queue=LANES[0], argsrepr="")
         message = lane.get(accept=["json"])
         errors = connection.connection_errors
     message.channel._pool = None  # as a lost connection leaves it

@@ -9,7 +9,7 @@ from running import a_suite, standalone, start_uplift, uplift, worker
 from producer.display.snapshot import Looker
 from workers.process import heartbeat
 from workers.process.heartbeat import FORGOTTEN_SECONDS, Pace, Tally, Teller
-from workers.store.keys import Keys
+from workers.store.keys import Keys, limits
 from workers.store.messages import Arm, Grid, Manifest
 from workers.store.run_store import Progress, Store
 
@@ -76,7 +76,9 @@ def test_a_display_names_the_slowest_of_all_workers_and_adds_up_their_counts(cli
         told(client, teller, {index: 1}, 0.0)
         told(client, teller, {index: 1}, 5.0 + index)
     client.hset(Keys("r").tasks, "0", zlib.compress(json.dumps({"id": "names-it"}).encode()))
+    client.hset(limits("two")[1], "rate", 53.7)
     inside = Looker(Store(client), a_manifest()).view(Progress(), 2).inside
+    assert inside.paced == {"two": 54}
     assert [(slow.task, slow.arm, slow.model, slow.seconds) for slow in inside.slowest] == [
         ("names-it", "candidate", "two", 8.0),
         ("names-it", "baseline", "one", 5.0),

@@ -7,7 +7,8 @@ from submitting import RUN, a_server, a_stored_run, record_all, record_one, wait
 
 from producer.runs.submit import go_on
 from workers.rounds.mend import UNSERVED_SECONDS, Mender
-from workers.store.keys import FINISH, LANES, UNACKED, Keys, queue
+from workers.rounds.publish import send_finish
+from workers.store.keys import FINISH, LANES, PROTOCOL, UNACKED, Keys, queue, waiting_keys
 from workers.store.redis_client import sign_of_life, tell_held
 
 LEASE = 30.0
@@ -53,15 +54,15 @@ def look(mender, clock):
 
 def take_all(server):
     """The messages vanish, as if a worker had died between taking them and noting that it has them."""
-    for key in server.store.client.keys("uplift.2.lane.*"):
+    for key in server.store.client.keys("uplift:v*.lane.*"):
         if server.store.client.type(key) == b"list":
             server.store.client.delete(key)
 
 
-def take_one(server):
+def take_one(server, name=LANES[0]):
     """A worker takes a message and neither runs nor acknowledges it; the tag that it has by then."""
     connection = server.app.connection_for_read()
-    lane = queue(LANES[0]).bind(connection.default_channel)
+    lane = queue(name).bind(connection.default_channel)
     message = lane.get(accept=["json"])
     connection.default_channel._qos._delivered.clear()  # or closing the connection would give it back
     connection.close()
@@ -81,7 +82,7 @@ def test_one_worker_mends_at_a_time_and_another_when_it_leaves_or_dies(server, m
     assert mender.look()
     mender.resign()
     assert [other.look(), mender.look()] == [True, False]
-    assert 0 < server.store.client.pttl("uplift:mender:2") <= 5000
+    assert 0 < server.store.client.pttl("uplift:mender:4") <= 5000
 
 
 @pytest.mark.parametrize("how", ["all recorded", "sealed by a worker that died", "cancelled"])
@@ -180,24 +181,52 @@ def test_what_a_living_worker_holds_stays_with_it_and_what_a_dead_one_held_waits
     assert again == tag
 
 
+def test_looks_that_take_long_put_back_what_a_dead_worker_held_too(
+    server, mender, clock, client, monkeypatch
+):
+    go(server)
+    take_one(server)
+    open_runs = mender._store.open_runs
+
+    def slow():
+        clock.now += 5.5
+        return open_runs()
+
+    monkeypatch.setattr(mender._store, "open_runs", slow)
+    for _ in range(6):
+        mender.look()
+        clock.now += 1.0
+    assert client.hlen(UNACKED) == 0
+
+
 def test_a_message_that_nobody_can_read_holds_up_nothing(server, look, client):
     manifest = go(server)
     take_all(server)
     record_all(server.store, manifest, but=(2,))
     for number, wrong in enumerate(("no json", "[]", '["a", "b", "c"]', '[{"properties": 1}, "", "lane"]')):
         client.hset(UNACKED, f"tag-{number}", wrong)
-    client.rpush("uplift.2.lane.0", "no json", json.dumps({"body": "?"}), json.dumps([RUN]))
+    client.rpush(waiting_keys(LANES[0])[0], "no json", json.dumps({"body": "?"}), json.dumps([RUN]))
     look(40)
     assert client.hlen(UNACKED) == 0
     assert waiting(server.store) == 3 + 1
 
 
+def test_a_callback_that_somebody_has_taken_does_not_hide_that_attempts_got_lost(server, look, client):
+    go(server)
+    take_all(server)
+    send_finish(server.app, RUN, 1, 1)
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": PROTOCOL})
+    tell_held(client, "host:1-a", [take_one(server, FINISH)], LEASE)
+    look(40)
+    assert waiting(server.store) == 6
+
+
 def test_a_run_of_another_version_ends_when_workers_live_and_none_can_read_it(server, look, client):
     go(server)
-    client.hset(Keys(RUN).state, "protocol", 3)
+    client.hset(Keys(RUN).state, "protocol", PROTOCOL + 1)
     look(2 * int(UNSERVED_SECONDS))
     assert server.store.state(RUN).trouble is None  # fleets may start from nothing
-    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": 2, "version": "0.2.0"})
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": PROTOCOL, "version": "0.2.0"})
     look(int(UNSERVED_SECONDS))
     assert server.store.state(RUN).trouble is None
     look(3)
@@ -205,12 +234,12 @@ def test_a_run_of_another_version_ends_when_workers_live_and_none_can_read_it(se
     assert waiting(server.store) == 6
 
 
-@pytest.mark.parametrize("other_protocol", [2, 3])
+@pytest.mark.parametrize("other_protocol", [PROTOCOL, PROTOCOL + 1])
 def test_a_run_that_one_worker_can_read_goes_on(server, look, client, other_protocol):
     go(server)
     client.hset(Keys(RUN).state, "protocol", other_protocol)
     server.store.refuse(RUN, "host:1-a")
-    for name, protocol in (("host:1-a", 2), ("host:2-b", other_protocol)):
+    for name, protocol in (("host:1-a", PROTOCOL), ("host:2-b", other_protocol)):
         sign_of_life(client, name, {"name": name, "protocol": protocol})
     look(2 * int(UNSERVED_SECONDS))
     assert server.store.state(RUN).trouble is None
@@ -225,11 +254,11 @@ def test_whoever_cannot_read_a_run_leaves_mending_to_others_that_may(server, men
     record_all(server.store, manifest)
     data = client.get(Keys(RUN).manifest)
     client.set(Keys(RUN).manifest, b"{}")
-    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": 2})
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": PROTOCOL})
     assert mender.look()  # nobody else is there
-    sign_of_life(client, "host:2-b", {"name": "host:2-b", "protocol": 2})
+    sign_of_life(client, "host:2-b", {"name": "host:2-b", "protocol": PROTOCOL})
     clock.now += 1
-    assert [mender.look(), client.exists("uplift:mender:2")] == [False, 0]
+    assert [mender.look(), client.exists("uplift:mender:4")] == [False, 0]
     client.set(Keys(RUN).manifest, data)
     other = Mender(server.app, "host:2-b", client, LEASE, clock)
     for _ in range(4):

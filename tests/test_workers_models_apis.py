@@ -36,7 +36,7 @@ BOTH = pytest.mark.parametrize("kind", ["anthropic", "openai"])
 def a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    model._own_secrets.cache_clear()  # another test of this process may have had as many variables
+    model._secrets_among.cache_clear()  # another test of this process may have had as many variables
 
 
 @asynccontextmanager

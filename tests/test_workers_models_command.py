@@ -24,7 +24,7 @@ from judges.spec import Rubric
 from workers.attempts.attempt import Attempt
 from workers.attempts.permits import Permit, Turn
 from workers.attempts.run_context import Answer, Question, Run
-from workers.models import agent_sandbox
+from workers.models import agent_view
 from workers.models.choose import model_for
 from workers.models.command import PRESETS, BadPath, parse
 from workers.models.model import (
@@ -45,7 +45,8 @@ SANDBOXES = pytest.mark.parametrize(
     [
         "off",
         pytest.param(
-            "required", marks=pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work")
+            "required",
+            marks=pytest.mark.skipif(not agent_view.is_confined("auto"), reason="bubblewrap does not work"),
         ),
     ],
 )
@@ -110,7 +111,7 @@ async def test_a_program_works_in_the_attempts_workspace_and_its_files_stay_ther
     assert (tmp_path / "output.txt").read_text() == "1,2!"
 
 
-@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_view.is_confined("auto"), reason="bubblewrap does not work here")
 async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: Path) -> None:
     workspace, other = tmp_path / "workspace", tmp_path / "other.txt"
     workspace.mkdir()
@@ -125,7 +126,7 @@ async def test_a_confined_program_sees_no_other_file_of_this_machine(tmp_path: P
     assert said.text == "[False, False, False, True] 2\n"
 
 
-@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_view.is_confined("auto"), reason="bubblewrap does not work here")
 @pytest.mark.skipif(not Path("/etc/shadow").exists(), reason="no /etc/shadow")
 async def test_a_confined_program_reads_no_passwords_even_as_root() -> None:
     with pytest.raises(ModelFailed, match="PermissionError"):
@@ -145,7 +146,7 @@ async def test_a_home_that_the_program_locked_is_deleted_all_the_same(
 async def test_a_program_that_judges_is_confined_as_the_run_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_sandbox, "works", lambda: False)
+    monkeypatch.setattr(agent_view, "is_confined", lambda sandbox: False)
     mark = tmp_path / "judged"
     task = Task(id="t", prompt="p", judge=Rubric(type="llm-rubric", rubric="is it good"))
     answer = Answer(Request("p"), "", 0.0, completion=Completion(text="a poem"))
@@ -174,7 +175,7 @@ async def _at_once(run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
 
 
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_sandbox, "works", lambda: False)
+    monkeypatch.setattr(agent_view, "is_confined", lambda sandbox: False)
     with pytest.raises(ModelFailed, match="bubblewrap does not work here") as caught:
         await said_by(ECHO, Request("", sandbox="required"))
     assert caught.value.hopeless
@@ -476,7 +477,7 @@ def test_a_program_can_be_run_from_a_loop_in_any_thread() -> None:
     assert said.text == "hi\n"
 
 
-@pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
+@pytest.mark.skipif(not agent_view.is_confined("auto"), reason="bubblewrap does not work here")
 async def test_a_confined_program_cannot_leave_a_daemon_behind(tmp_path: Path) -> None:
     script = FAMILY.replace("if child == 0:", "if child == 0:\n    os.setsid()\n    os.close(1); os.close(2)")
     marker = "uplift-daemon-canary"

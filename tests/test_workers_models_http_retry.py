@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.judgment import Completion
-from workers.models.http import retry_after
+from workers.models.http import status_error
 from workers.models.model import (
     ModelBusy,
     ModelError,
     ModelFailed,
+    Room,
     capped,
     decoded,
     message,
     without_secrets,
 )
 from workers.models.prices import attempt_estimate, first_estimate, priced, unit_prices
-from workers.models.retries import LONGEST_WAIT, with_retries
+from workers.models.retries import LONGEST_WAIT, retry_after, room, with_retries
 from workers.store.messages import ModelSettings, Price
 
 
@@ -122,6 +123,71 @@ async def test_no_backoff_is_longer_than_the_longest_wait() -> None:
 )
 def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds
+
+
+def limit_headers(prefix: str, suffix: str, limit: str, remaining: str, reset: str) -> dict[str, str]:
+    said = {"limit": limit, "remaining": remaining, "reset": reset}
+    return {
+        f"{prefix}{word}{suffix}" if suffix else f"{prefix}-{word}": value for word, value in said.items()
+    }
+
+
+OPENAI, ANTHROPIC = ("x-ratelimit-", "-requests"), ("anthropic-ratelimit-requests", "")
+OPENAI_TOKENS = ("x-ratelimit-", "-tokens")
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({}, None),
+        (limit_headers(*OPENAI, "60", "15", "45s"), Room(0.25, 60, 45)),
+        (limit_headers(*OPENAI, "60", "0", "1m30.5s"), Room(0, 60, 90.5)),
+        (limit_headers(*OPENAI, "200", "20", "7h12m0s"), Room(0.1, 200, 25_920)),
+        (limit_headers(*OPENAI, "5000", "4999", "12ms"), Room(0.9998, 5000, 0.012)),
+        (limit_headers(*OPENAI, "60", "30", "20"), Room(0.5, 60, 20)),
+        (limit_headers(*OPENAI, "60", "61", "1s"), None),
+        (limit_headers(*OPENAI, "0", "0", "1s"), None),
+        (limit_headers(*OPENAI, "sixty", "0", "1s"), None),
+        (limit_headers(*OPENAI, "60", "0", "soon"), None),
+        (limit_headers(*OPENAI, "60", "nan", "1s"), None),
+        (limit_headers(*OPENAI, "60", "0", "-1"), None),
+        (limit_headers(*OPENAI, "60", "0", "9" * 400), None),
+        (limit_headers(*ANTHROPIC, "50", "5", "2001-01-01T00:00:00Z"), Room(0.1, 50, 0)),
+        (limit_headers(*OPENAI_TOKENS, "1000", "10", "6s"), Room(0.01, 0, 6)),
+        # The tightest counts.
+        (
+            {**limit_headers(*OPENAI, "60", "30", "9s"), **limit_headers(*OPENAI_TOKENS, "9", "9", "0s")},
+            Room(0.5, 60, 9),
+        ),
+    ],
+)
+def test_what_a_provider_says_is_left_of_its_limits_is_read(
+    headers: dict[str, str], told: Room | None
+) -> None:
+    assert room(headers) == told
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "refused"),
+    [(429, {}, True), (529, {}, True), (503, {"retry-after": "3"}, True), (503, {}, False), (500, {}, False)],
+)
+def test_only_a_model_that_is_asked_too_often_is_to_be_asked_less(
+    status: int, headers: dict[str, str], refused: bool
+) -> None:
+    error = status_error(status, "no", headers)
+    assert isinstance(error, ModelBusy)
+    assert error.refused == refused
+
+
+async def test_a_model_that_refuses_every_retry_is_hopeless_and_one_that_is_not_retried_is_not() -> None:
+    long = answers(ModelBusy("429", refused=True, retry_after=60))
+    with pytest.raises(ModelBusy) as caught:
+        await with_retries(long, seconds_left=lambda: 30.0, sleep=Waits())
+    assert caught.value.hopeless
+    for retries, hopeless in ((5, True), (0, False)):
+        with pytest.raises(ModelBusy) as caught:
+            await with_retries(answers(*[ModelBusy("429", refused=True)] * 6), retries=retries, sleep=Waits())
+        assert caught.value.hopeless == hopeless
 
 
 def test_retry_after_may_be_a_date() -> None:

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 import redis.asyncio
 
+from judges.judgment import Completion
 from workers.attempts.permits import Halted, Turns, uncounted
 from workers.attempts.run_context import Bill, Question, Run
-from workers.models.model import ModelFailed
+from workers.models.model import ModelBusy, ModelFailed, Request
 from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
 
@@ -42,7 +43,7 @@ def a_run(run_id: str = "r1", *, skills: Any = None, **limits: Any) -> Run:
     made = SimpleNamespace(
         manifest=SimpleNamespace(run_id=run_id),
         source_of_answers=lambda spec: None,
-        settings=ModelSettings(limits={MODEL: Limits(**limits)}),
+        settings=ModelSettings(limits={MODEL: Limits(**limits)}, retry=False),
         halted=asyncio.Event(),
         skills=skills or {},
         skill_mode=lambda spec: "prepend",
@@ -73,7 +74,8 @@ async def test_whoever_waits_for_a_local_slot_keeps_no_shared_one_from_other_wor
     run = a_run(max_in_flight=4)
 
     async def attempt(turns: Turns) -> None:
-        async with turns.turn(run, a_question()):
+        async with turns.turn(run, a_question()) as turn:
+            await turn.permit()
             await over.wait()
 
     tasks = [asyncio.create_task(attempt(one)) for _ in range(6)]
@@ -92,11 +94,12 @@ async def test_whoever_waits_for_a_local_slot_keeps_no_shared_one_from_other_wor
 async def test_a_model_that_waits_for_its_limit_leaves_slots_to_others(process: Callable[[], Turns]) -> None:
     turns = process()
     slow = a_run("slow", rpm=0.001)
-    async with turns.turn(slow, a_question()):
-        pass  # its bill says that no call was made, so it gives its leave back
+    async with turns.turn(slow, a_question()) as turn:
+        await turn.permit()  # its bill says that no call was made, so it gives its permission back
 
     async def asked(turn_of: Run, model: str) -> None:
         async with turns.turn(turn_of, a_question(model)) as turn:
+            await turn.permit()
             turn.bill = Bill(calls=1)
 
     await asked(slow, MODEL)
@@ -111,6 +114,78 @@ async def test_a_model_that_waits_for_its_limit_leaves_slots_to_others(process: 
     assert turns.used == 0
 
 
+async def test_whoever_has_a_slot_when_the_provider_sets_the_pace_waits_for_it_without_one(
+    process: Callable[[], Turns],
+) -> None:
+    turns, run, model = process(), a_run(), "openai:unlimited"
+    refused = asyncio.Event()
+
+    async def early() -> None:
+        async with turns.turn(run, a_question(model)) as turn:
+            await refused.wait()
+            await turn.permit()
+
+    async with turns.turn(run, a_question(model)) as turn:
+        await turn.permit()
+        waiting = [asyncio.create_task(early())]
+        await asyncio.sleep(0.05)
+        assert turns.used == 2
+        with pytest.raises(ModelBusy):
+            await turn.answer(
+                cast(Any, Refusing(retry_after=60.0)), Request("hi", timeout_seconds=5), wait_beyond=False
+            )
+    refused.set()
+    waiting += [asyncio.create_task(early()) for _ in range(20)]
+    await asyncio.sleep(0.3)
+
+    async def asked() -> None:
+        async with turns.turn(a_run("quick"), a_question("command:other")) as turn:
+            await turn.permit()
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(asked() for _ in range(10)))
+    assert turns.used == 1
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert turns.used == 0
+
+
+class Refusing:
+    """A model that is asked too often; a run without retries asks it once."""
+
+    def __init__(self, retry_after: float) -> None:
+        self.retry_after = retry_after
+
+    async def complete(self, request: Request) -> Completion:
+        raise ModelBusy("HTTP 429", retry_after=self.retry_after, refused=True)
+
+
+async def test_what_one_worker_is_refused_every_worker_waits_for(process: Callable[[], Turns]) -> None:
+    one, other, model = process(), process(), "openai:unlimited"
+    run = a_run()
+    async with one.turn(run, a_question(model)) as turn:
+        await turn.permit()
+        with pytest.raises(ModelBusy):
+            await turn.answer(cast(Any, Refusing(60.0)), Request("hi", timeout_seconds=5))
+    for turns in (one, other):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5), turns.turn(run, a_question(model)) as turn:
+                await turn.permit()
+
+
+async def test_a_judges_call_is_a_call_like_any_other(valkey: str, process: Callable[[], Turns]) -> None:
+    turns, run = process(), a_run(max_in_flight=1)
+    async with turns.judging(run, MODEL, "How good is it?"):
+        assert await shared_slots(valkey) == 1
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), turns.turn(run, a_question()) as turn:
+                await turn.permit()
+    async with turns.turn(run, a_question()) as turn:
+        await turn.permit()
+
+
 async def test_tokens_are_set_aside_for_the_skill_too(
     valkey: str, process: Callable[[], Turns], tmp_path: Any
 ) -> None:
@@ -118,6 +193,7 @@ async def test_tokens_are_set_aside_for_the_skill_too(
     run = a_run(tpm=60_000, skills={"candidate": tmp_path})
     async with redis.asyncio.Redis.from_url(valkey) as client:
         async with process().turn(run, a_question()) as turn:
+            await turn.permit()
             aside = int(await cast(Any, client.hget(f"uplift:limits:{MODEL}:pace", "sum")))
             turn.bill = Bill(calls=1, tokens=6_500)
         used = int(await cast(Any, client.hget(f"uplift:limits:{MODEL}:pace", "sum")))
@@ -130,6 +206,7 @@ async def test_a_call_that_was_made_is_not_given_back_by_whoever_stops_waiting_f
 ) -> None:
     turns = process()
     async with turns.turn(a_run(rpm=0.001), a_question()) as turn:
+        await turn.permit()
         turn.bill = Bill(calls=1, uncounted=1)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(turn.wait_for_retry(), 0.3)
@@ -143,6 +220,7 @@ async def test_a_stopped_run_waits_for_no_pace_to_repeat_a_call(
     monkeypatch.setattr("workers.attempts.permits.LOOK_SECONDS", 0.05)
     run = a_run(rpm=0.001)
     async with process().turn(run, a_question()) as turn:
+        await turn.permit()
         turn.bill = Bill(calls=1, uncounted=1)
         run.client = cast(Any, SimpleNamespace(hmget=_halted))
         with pytest.raises(ModelFailed, match="stopped before the call could be repeated"):
@@ -166,12 +244,13 @@ async def test_a_slot_that_came_while_the_run_was_halted_is_given_back(
         return [b"cancelled", b"0"]
 
     async def first() -> None:
-        async with turns.turn(a_run("other", max_in_flight=1), a_question()):
+        async with turns.turn(a_run("other", max_in_flight=1), a_question()) as turn:
+            await turn.permit()
             await first_over.wait()
 
     async def second() -> None:
-        async with turns.turn(run, a_question()):
-            pass
+        async with turns.turn(run, a_question()) as turn:
+            await turn.permit()
 
     holder = asyncio.create_task(first())
     while await shared_slots(valkey) < 1:  # noqa: ASYNC110 # the server is what changes

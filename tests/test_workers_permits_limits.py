@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio
+from standing_in import Clock
 
 from workers.attempts.permits import ModelLimits, estimated_tokens, limits_for
 from workers.attempts.run_context import Breaker
@@ -40,20 +41,6 @@ async def worker(valkey: str) -> AsyncIterator[Worker]:
     for limits, client in made:
         await limits.close()
         await client.aclose()
-
-
-class Clock:
-    """Time that passes only while somebody sleeps; waiters of several workers may share it."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        await asyncio.sleep(0)
 
 
 def most_within_a_minute(starts: list[tuple[float, float]]) -> float:
@@ -146,10 +133,11 @@ async def test_models_do_not_share_their_limits(worker: Worker) -> None:
     assert clock.seconds == begun
 
 
-async def test_without_limits_nothing_is_asked_of_the_server() -> None:
+async def test_without_limits_and_a_vendor_nothing_is_asked_of_the_server() -> None:
     nobody = redis.asyncio.Redis(port=1)
     async with asyncio.timeout(1):
-        await ModelLimits(nobody).acquire(MODEL, Limits())
+        for model in ("sim", "claude-code", "command:mine"):
+            await ModelLimits(nobody).acquire(model, Limits())
     await nobody.aclose()
 
 
@@ -289,3 +277,50 @@ async def test_a_held_slot_is_renewed_after_a_server_that_did_not_answer_for_a_m
     assert limits._keeper is not None
     assert not limits._keeper.done()
     assert away < 0
+
+
+async def test_waiters_that_are_cancelled_leave_nothing_that_others_would_wait_for(worker: Worker) -> None:
+    clock = Clock()
+    limits = worker(sleep=clock.sleep, clock=clock)
+    ask, asked = limits._script, asyncio.Event()
+
+    async def answering_late(**what: Any) -> Any:
+        answer = await ask(**what)
+        asked.set()
+        await asyncio.sleep(0.01)
+        return answer
+
+    limits._script = cast(Any, answering_late)
+    for _ in range(20):
+        asked.clear()
+        waiting = asyncio.create_task(limits.acquire(MODEL, Limits(rpm=60, max_in_flight=5)))
+        await asked.wait()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    limits._script = ask
+    before = clock.seconds
+    await limits.acquire(MODEL, Limits(rpm=60, max_in_flight=5))
+    assert clock.seconds - before < 2
+
+
+async def test_a_call_that_used_hardly_less_than_was_set_aside_moves_an_enormous_limit_by_nothing(
+    worker: Worker,
+) -> None:
+    mine = worker()
+    permit = await mine.acquire(MODEL, Limits(tpm=1_000_000_000), 100)
+    await mine.used(permit, permit.aside - 1)  # less than half a microsecond's share
+
+
+async def test_a_slot_is_given_back_though_nobody_can_be_told_what_was_used(
+    worker: Worker, server: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = worker()
+    permit = await mine.acquire(MODEL, Limits(max_in_flight=1, tpm=1000), 10)
+
+    async def away(*_: Any) -> None:
+        raise redis.ConnectionError
+
+    monkeypatch.setattr(mine, "used", away)
+    with pytest.raises(redis.ConnectionError):
+        await mine.give_back(permit)
+    assert await in_flight(server) == 0

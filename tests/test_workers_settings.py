@@ -45,7 +45,7 @@ def test_a_password_is_never_shown():
 
 
 def test_celery_gets_sockets_in_its_own_spelling():
-    assert celery_url("unix:///tmp/a.sock") == "redis+socket:///tmp/a.sock"
+    assert celery_url("unix:///tmp/a.sock") == "redis+socket:///tmp/a.sock?virtual_host=0"
     assert celery_url("redis://h/1") == "redis://h/1"
 
 

@@ -86,7 +86,7 @@ def test_names_of_files_are_kept_without_secrets(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-canary/0123")
     monkeypatch.setenv("OTHER_API_KEY", "sk-canary-4567")
-    model._own_secrets.cache_clear()  # another test of this process may have had as many variables
+    model._secrets_among.cache_clear()  # another test of this process may have had as many variables
     folder = workspace.folder
     (folder / "sk-canary").mkdir()
     (folder / "sk-canary" / "0123").write_text("the key, as a folder and a file")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from workers.rounds.child_process import tune_interpreter
-from workers.store.redis_client import connect, forget_worker
+from workers.store.redis_client import forget_worker
 
 LEAVE_SECONDS = 5.0
 
@@ -31,6 +31,7 @@ def main(log_level: str = "warning") -> None:
     from workers.process.bootsteps import Watchdog
     from workers.process.celery_app import worker_app
     from workers.process.heartbeat import start_again
+    from workers.process.logs import JsonLines
 
     app = worker_app()
     # Containers and CI run as root; which user a worker runs as is not Celery's to say in the middle of a log.
@@ -49,11 +50,12 @@ def main(log_level: str = "warning") -> None:
             # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
             hostname=nodename(f"uplift-{os.getpid()}", gethostname()),
             loglevel=log_level,
-            task_events=True,
+            heartbeat_interval=5,
             without_gossip=True,
             without_mingle=True,
             quiet=True,
         )
+        JsonLines.worker = app.engine.name
         worker.start()
     finally:
         engine = vars(app).get("engine")  # it may have ended before it made one
@@ -79,7 +81,7 @@ def _leave(engine: Engine) -> None:
     """Hand back what is left, so that nobody waits for a lease to run out, and be forgotten."""
     engine.drain()
     with suppress(redis.RedisError):
-        forget_worker(connect(engine.settings.broker, timeout_seconds=5, retries=1), engine.name)
+        forget_worker(engine.client, engine.name)
     engine.close()
 
 

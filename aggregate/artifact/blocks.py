@@ -187,9 +187,12 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
     if spreads is None:
         return None
     agreeing, by_task = spreads["unseen_bound"], spreads.pop("tasks")
-    flaky = {task: by_task[task] for task in spreads["flaky_tasks"]}
+    # First those that widen the interval most: by the variance of a task's mean.
+    order = sorted(spreads["flaky_tasks"], key=lambda task: -(by_task[task]["std"] ** 2) / by_task[task]["n"])
+    flaky = {task: by_task[task] for task in order}
     return {
         **spreads,
+        "flaky_tasks": order,
         "ranges": {task: spread["range"] for task, spread in flaky.items()},
         "attempts": {task: spread["n"] for task, spread in flaky.items()},
         "unseen_bound": {"tasks": len(agreeing), "bound": max(agreeing.values(), default=math.nan)},

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from aggregate.artifact import blocks, comparison, file, sentences, sequential
+from aggregate.artifact import answer, blocks, comparison, diagnosis, file, sentences, sequential
 from aggregate.artifact.comparison import Comparison
 from aggregate.artifact.model import SCHEMA_VERSION, Artifact
 from aggregate.formulas.rates import cost_weighted_advantage
@@ -29,13 +29,14 @@ from aggregate.formulas.verdict import (
 )
 from aggregate.records.frames import Frames, collect, values
 from aggregate.records.record import AttemptRecord
-from aggregate.records.run_info import BASELINE, ORACLE, CandidateInfo, RunInfo
+from aggregate.records.run_info import BASELINE, CANDIDATE, ORACLE, CandidateInfo, RunInfo
 from aggregate.text.formats import DIGITS, clean, plain, rounded
 
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
 _SHOWN_ERRORS = 3
 _SHOWN_FLAKY = 20
+_NAME = 40
 _UNEVEN = 1.2  # errors take a few attempts from an arm
 
 
@@ -78,11 +79,14 @@ def _artifact(
         "arm": candidate.arm,
         "candidate_id": candidate.candidate_id,
         "candidate_score": candidate.score,
+        "quoting_tasks": candidate.quoting,
         "warnings": [*shared["warnings"], *fields.get("warnings", ()), *frames.warnings],
     }
     artifact = Artifact.model_validate(clean({**shared, **fields, **own}, DIGITS))
-    summary = " ".join(sentences.summary(artifact))
-    return file.with_pipeline_fields(artifact.model_copy(update={"summary": summary}))
+    artifact = artifact.model_copy(update={"diagnosis": diagnosis.causes(artifact)})
+    said = answer.answer_of(artifact)
+    summary = ". ".join([said.headline, *(line.text for line in said.lines)])
+    return file.with_pipeline_fields(artifact.model_copy(update={"answer": said, "summary": summary}))
 
 
 def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
@@ -155,7 +159,11 @@ class _Candidate:
 
     @cached_property
     def compared(self) -> Comparison:
-        return comparison.compare_units(self.paired, level=self.level, effect=self.info.effect)
+        """The power is that of the interval in use: of a run that may stop early, that of its last look."""
+        asked = {"level": self.level, "effect": self.info.effect}
+        if self.sequential is not None:
+            asked["power_level"] = self.sequential.block["plan"][-1]["level"]
+        return comparison.compare_units(self.paired, **asked)
 
     @cached_property
     def overall(self) -> dict[str, comparison.Metrics]:
@@ -206,10 +214,11 @@ def _measured(view: _Candidate) -> dict[str, Any]:
     candidate_results, baseline_results = (
         comparison.results(frames.attempts, frames.tasks, arm, DIGITS) for arm in (view.arm, BASELINE)
     )
+    changes = comparison.changes(view.paired, DIGITS)
     return {
         **shared,
         "verdict": gate.verdict,
-        **_reason(gate.reasons),
+        **_reason([_with_tasks(reason, view) for reason in gate.reasons]),
         **_decisions(view),
         **_counts(view),
         **_early_stop(view),
@@ -224,8 +233,10 @@ def _measured(view: _Candidate) -> dict[str, Any]:
         "triggers": blocks.triggers_block(frames.attempts, info.tasks, view.arm),
         "arms": view.overall,
         **grouped,
-        "changes": comparison.changes(view.paired, DIGITS),
-        "candidate_results": comparison.with_intervals(candidate_results, baseline_results, view.level),
+        "changes": changes,
+        "candidate_results": comparison.with_intervals(
+            candidate_results, baseline_results, view.level, changes
+        ),
         "baseline_results": baseline_results,
         "warnings": [*(sentences.words([weak]) for weak in gate.warnings), *_warnings(view)],
     }
@@ -245,14 +256,40 @@ def _verdict(view: _Candidate) -> Verdict:
     )
 
 
+def _with_tasks(reason: Reason, view: _Candidate) -> Reason:
+    """The verdict's reason with its metric, and the tasks that only one arm passed."""
+    if not reason.code.startswith("delta_"):
+        return reason
+    both, several = view.both, len(view.info.models) > 1
+    ours, theirs = (both[f"{arm}_passed"] > 0 for arm in (CANDIDATE, BASELINE))
+    names = ""
+    for word, moved in (("lost", theirs & ~ours), ("gained", ours & ~theirs)):
+        rows = both.loc[moved, ["task", "model"]].itertuples(index=False)
+        short = sentences.short_models(view.info.models)
+        tasks = [f"{task} ({short.get(model, model)})" if several else task for task, model in rows]
+        names += f"{'; ' if names else ': '}{word} {sentences.listed(tasks, _NAME)}" if tasks else ""
+    each = (view.sequential and view.sequential.block["stopped_after"]) or view.info.pass_k
+    tries = f" in any of {each} attempts" if each > 1 else ""
+    values = {**reason.values, "tasks": f"tasks passed{tries}", "names": names}
+    net = int(ours.sum()) - int(theirs.sum())
+    if len(both) == len(view.paired) and net:
+        values["moved"] = f"{'rose' if net > 0 else 'fell'} by {abs(net)} of {len(both)}"
+    return Reason(reason.code, values)
+
+
 def _decisions(view: _Candidate) -> dict[str, Any]:
-    """What is decided for tasks like these and for exactly this suite, and why; missing without a baseline."""
-    if view.info.baseline == "none":
-        reason = sentences.words([Reason("no_baseline")])
+    """What is decided for tasks like these and for exactly this suite, and why; missing without a baseline.
+
+    Missing too where the run ended before its attempts were made: whoever may end it by hand may do so when it looks
+    good. One that was given up shows nothing.
+    """
+    if view.info.baseline == "none" or view.info.status in ("cancelled", "over_budget", "weak_baseline"):
+        code = "no_baseline" if view.info.baseline == "none" else "ended"
+        reason = sentences.words([Reason(code)])
         return {"decision_reason": reason, "suite_decision_reason": reason}
-    if view.info.status == "weak_baseline":
-        ended = Decision("inconclusive", (Reason("ended_by_weak_baseline"),))
-        return _decided(ended, ended)
+    if view.info.status == "hopeless":
+        hopeless = Decision("inconclusive", tuple(_verdict(view).reasons))
+        return _decided(hopeless, hopeless)
     like_these = decision(view.compared.tasks_like_these, view.info.margin, view.errors)
     suite_interval = view.compared.exactly_this_suite
     if view.sequential is not None:

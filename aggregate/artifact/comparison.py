@@ -86,8 +86,13 @@ def in_both(paired: pd.DataFrame) -> pd.DataFrame:
     return paired[(paired["candidate_n_judged"] > 0) & (paired["baseline_n_judged"] > 0)]
 
 
-def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 0.10) -> Comparison:
-    """Every difference between the arms of `units`; the pass rates cover all that each arm was judged on."""
+def compare_units(
+    paired: pd.DataFrame, *, level: float = 0.95, effect: float = 0.10, power_level: float | None = None
+) -> Comparison:
+    """Every difference between the arms of `units`; the pass rates cover all that each arm was judged on.
+
+    `power_level` is the level at which differences are looked for, where that is not the intervals'.
+    """
     both = in_both(paired)
     passes = counts(both)
     differences = task_differences(both)
@@ -122,7 +127,7 @@ def compare_units(paired: pd.DataFrame, *, level: float = 0.95, effect: float = 
         "mcnemar_p_value": mcnemar_exact(lost, won) if len(both) and one_model else math.nan,
         "only_candidate_passed": won,
         "only_baseline_passed": lost,
-        **_power(both, differences, level, effect),
+        **_power(both, differences, power_level or level, effect),
     }
     return Comparison(shared, like_these, this_suite)
 
@@ -188,7 +193,7 @@ def _power(both: pd.DataFrame, differences: Floats, level: float, effect: float)
 
 
 def changes(paired: pd.DataFrame, digits: int | None = None) -> Cleaned[TaskChange]:
-    """The tasks whose pass rate differs, largest change first, with Fisher's p and its correction."""
+    """The tasks whose pass rate differs, losses first and the largest of each, with Fisher's p and its correction."""
     both = in_both(paired)
     tested = fisher_by_task(*counts(both))
     moved = both.assign(
@@ -197,7 +202,8 @@ def changes(paired: pd.DataFrame, digits: int | None = None) -> Cleaned[TaskChan
         adjusted_p_value=tested.adjusted,
     )
     moved = moved[moved["difference"] != 0]
-    moved = moved.assign(size=-moved["difference"].abs()).sort_values(["size", *UNIT], kind="stable")
+    order = {"gained": moved["difference"] > 0, "size": -moved["difference"].abs()}
+    moved = moved.assign(**order).sort_values([*order, *UNIT], kind="stable")
     moved = moved.assign(
         task_id=moved["task"], change=np.where(moved["difference"] > 0, "better", "worse").astype(object)
     )
@@ -222,36 +228,46 @@ def results(
     The telling attempt is the first that passed, else the first that was judged, else the first.
     """
     mine = tasks[tasks["arm"] == arm]
-    telling, errors = _telling(attempts[attempts["arm"] == arm], mine)
+    telling, errors, failures = _telling(attempts[attempts["arm"] == arm], mine)
     columns = {
         **{name: values(mine[column]) for name, column in _COLUMNS.items()},
         "passed": [None if np.isnan(value) else bool(value) for value in mine["passed"].tolist()],
         "outcome": values(telling["outcome"]),
         "details": values(telling["details"]),
         "error": values(errors),
+        "failure": values(failures),
     }
     return cleaned_rows(TaskResult, columns, digits)
 
 
 def with_intervals(
-    candidate: Iterable[TaskResult], baseline: Iterable[TaskResult], level: float
+    candidate: Iterable[TaskResult],
+    baseline: Iterable[TaskResult],
+    level: float,
+    changes: Iterable[TaskChange] = (),
 ) -> Cleaned[CandidateResult]:
-    """The candidate's results, each with the interval of its difference; None unless both arms were judged."""
+    """The candidate's results, each with the interval of its difference; None unless both arms were judged.
+
+    It reaches to 0 where the task's corrected p does not rule chance out.
+    """
     others = {(result.task_id, result.model): result for result in baseline}
+    chance = {(one.task_id, one.model) for one in changes if (one.adjusted_p_value or 0.0) >= 1 - level}
     names = [field.name for field in fields(TaskResult)]
     return Cleaned(
         CandidateResult(
             **{name: getattr(result, name) for name in names},
-            interval=_interval(result, others.get((result.task_id, result.model)), level),
+            interval=_interval(result, others.get(key), level, key in chance),
         )
         for result in candidate
+        for key in [(result.task_id, result.model)]
     )
 
 
-def _interval(one: TaskResult, other: TaskResult | None, level: float) -> TaskBounds | None:
+def _interval(one: TaskResult, other: TaskResult | None, level: float, chance: bool) -> TaskBounds | None:
     if other is None or not one.judged or not other.judged:
         return None
-    return _bounds(one.passes, one.judged, other.passes, other.judged, level)
+    bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
+    return TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0)) if chance else bounds
 
 
 @lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
@@ -260,14 +276,18 @@ def _bounds(passes: int, judged: int, baseline_passes: int, baseline_judged: int
     return TaskBounds(rounded(interval.low), rounded(interval.high))
 
 
-def _telling(attempts: pd.DataFrame, tasks: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series[Any]]:
-    """The telling attempt of each task, and its first error, in the order of the tasks."""
+def _telling(
+    attempts: pd.DataFrame, tasks: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.Series[Any], pd.Series[Any]]:
+    """Of each task the telling attempt, the first error, and what was said of the first failure; in their order."""
     units = pd.MultiIndex.from_frame(tasks[UNIT])
     run = attempts.loc[attempts["outcome"] != "skipped", [*UNIT, "outcome", "details", "error"]]
     ranked = run.assign(rank=run["outcome"].map(_RANK)).sort_values("rank", kind="stable")
     telling = ranked.drop_duplicates(UNIT).set_index(UNIT)
     erred = run[run["error"].notna()].drop_duplicates(UNIT).set_index(UNIT)
-    return telling.reindex(units), erred["error"].reindex(units)
+    lost = run[run["outcome"].isin(["failed", "timeout"])].drop_duplicates(UNIT).set_index(UNIT)
+    said = lost["details"].where(lost["outcome"] != "timeout", "timed out")
+    return telling.reindex(units), erred["error"].reindex(units), said.reindex(units)
 
 
 def overall(

@@ -455,6 +455,12 @@ class TaskResult:
     accuracy_std_dev: Number | None
     accuracy_range: Number | None
     cost_usd: Number | None
+    failure: str | None = None  # what the judge said of the first attempt that did not pass
+
+    @property
+    def said(self) -> str:
+        """What was said of a failed attempt; of an earlier version's only where all of them failed."""
+        return self.failure or (self.details if not self.passes else None) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,6 +547,101 @@ class RunVerdict(_Block):
     could_miss: MissedLoss | None = None
 
 
+AnswerState = Literal[
+    "better",
+    "no_worse",
+    "worse",
+    "cannot_tell",
+    "nothing_to_learn",
+    "no_result",
+    "cancelled",
+    "skipped",
+    "alone",
+]
+LineKind = Literal[
+    "what",
+    "why",
+    "rates",
+    "ranges",
+    "cost",
+    "triggers",
+    "stopped",
+    "needed",
+    "diagnosis",
+    "tasks",
+    "gate",
+    "warnings",
+    "bill",
+]
+CauseCode = Literal[
+    "errors",
+    "never_loaded",
+    "timeouts",
+    "saturated",
+    "floor",
+    "quotes_skill",
+    "rarely_loaded",
+    "one_task",
+    "few_tasks",
+]
+
+
+class Cause(_Block):
+    """Why a suite could not answer, or answered doubtfully: with its figures, and one remedy."""
+
+    code: CauseCode
+    text: str
+    remedy: str
+    values: dict[str, Number | str | None] = {}
+
+
+class AnswerLine(_Block):
+    """One line of the answer, and the figures that its words round."""
+
+    kind: LineKind
+    text: str
+    values: dict[str, Number | str | None] = {}
+
+    def figure(self, name: str) -> float | None:
+        """A number of the line; None where it is unknown."""
+        value = self.values.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+
+class NextStep(_Block):
+    """What to do now: in words, and as the words of a command after `uplift`; `text` is all of it, as it is typed."""
+
+    words: str = ""
+    command: list[str] = []
+    text: str = ""
+
+    def typed(self, command: str) -> Self:
+        """The same with the command as it is typed, flags that say where the run lies included."""
+        return self.model_copy(update={"text": ": ".join(filter(None, (self.words, command)))})
+
+
+class RunAnswer(_Block):
+    """What a run says, for people: every surface shows these words. `scope` is what a decision holds for."""
+
+    state: AnswerState
+    scope: Literal["tasks_like_these", "exactly_this_suite"] | None = None
+    headline: str
+    gate: Literal["pass", "fail", "error", "skipped"]
+    simulated: bool = False
+    stopped_early: bool = False
+    lines: list[AnswerLine] = []
+    next: NextStep = NextStep()
+
+    def line(self, kind: LineKind) -> AnswerLine | None:
+        """The line of a kind, of which there is at most one."""
+        return next((one for one in self.lines if one.kind == kind), None)
+
+    def figure(self, kind: LineKind, name: str) -> float | None:
+        """A number of the line of a kind; None where there is no such line, or no such number."""
+        line = self.line(kind)
+        return line.figure(name) if line else None
+
+
 # Pydantic takes the fields of the last base first.
 class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     """What a run found for one candidate; a candidate that was not run has no `attempts` and no number."""
@@ -585,6 +686,9 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     next_owner: str = ""
     evaluation: PipelineEvaluation | None = None
     task_results: list[PipelineResult] = []
+    quoting_tasks: list[str] = []
+    diagnosis: list[Cause] = []
+    answer: RunAnswer | None = None
 
     @property
     def was_run(self) -> bool:

@@ -250,9 +250,12 @@ def suite_share_at_most_zero(counts: PairedCounts) -> float:
 
 
 def two_sided(share_at_most_zero: float) -> float:
-    """The p-value that goes with an interval: it is below 1 - level just where the interval leaves out 0."""
+    """The p-value that goes with an interval: it is below 1 - level just where the interval leaves out 0.
+
+    It has twelve digits: the quadrature's last ones differ between two processes on one machine.
+    """
     tail = min(share_at_most_zero, 1 - share_at_most_zero)
-    return min(1.0, 2 * max(tail, SMALLEST_TAIL)) if not math.isnan(tail) else math.nan
+    return min(1.0, float(f"{2 * max(tail, SMALLEST_TAIL):.12g}")) if not math.isnan(tail) else math.nan
 
 
 def fixed_suite_interval(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from aggregate.text.formats import level_text
+from aggregate.text.formats import level_text, size_in_points
 
 if TYPE_CHECKING:
     from aggregate.formulas.intervals import Interval
@@ -24,7 +24,7 @@ GATE_COST = r"\+[0-9]{1,6}([.][0-9]{1,6})?%"
 WEAK_BASELINE = 0.2
 SMALLEST_PASS_RATE = 0.5  # of a candidate that runs alone
 MARGIN = 0.05
-_ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
+ERRORS_ALLOWED = 20  # one attempt in twenty may end in error
 
 WEAK_CODES = frozenset({"weak_baseline", "weak_baseline_certain"})
 
@@ -48,7 +48,7 @@ class ArmErrors:
     @property
     def too_many(self) -> bool:
         """More than 5 % of the attempts that were run."""
-        return self.errors * _ERRORS_ALLOWED > self.attempts
+        return self.errors * ERRORS_ALLOWED > self.attempts
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,10 @@ def verdict(
 
         delta = rounded_delta(candidate, baseline)
         passes = delta >= 0
-        reason = Reason("delta_no_worse" if passes else "delta_worse", {"delta": delta})
+        way = "rose" if delta > 0 else "fell"
+        moved = f"{way} by {size_in_points(delta)}" if delta else "stayed the same"
+        values = {"delta": delta, "tasks": "tasks passed", "moved": moved, "names": ""}
+        reason = Reason("delta_no_worse" if passes else "delta_worse", values)
     return Verdict("pass" if passes else "fail", (reason,), warnings)
 
 

@@ -52,7 +52,8 @@ class TaskInfo(_Info):
 class CandidateInfo(_Info):
     """One candidate: its arm in the records, and its id and score where a ranking gave them.
 
-    `verdict` and `reason` are there for one that cannot be run, whatever its score.
+    `verdict` and `reason` are there for one that cannot be run, whatever its score. `quoting` names the tasks whose
+    prompts hold a part of its skill.
     """
 
     arm: str = CANDIDATE
@@ -60,6 +61,7 @@ class CandidateInfo(_Info):
     score: float | None = None
     verdict: Literal["skipped", "error"] | None = None
     reason: str = ""
+    quoting: tuple[str, ...] = ()
 
 
 class RunInfo(ResultSettings):

@@ -1,15 +1,17 @@
-"""The charts of a report as SVG: difference, pass@k, cost against quality, groups; every text is escaped.
+"""The charts of a report as SVG: difference, pass@k, cost against quality; every text is escaped.
 
 Positions across are percentages, so that a chart takes any width without its letters shrinking on a phone.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from aggregate.artifact.model import ArmMetrics, Artifact, Number
+from aggregate.artifact.model import ArmMetrics, Artifact, Number, RunAnswer
+from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE
 from aggregate.text.formats import plain, points, rate, usd
 
@@ -27,14 +29,13 @@ def element(name: str, *children: str | Markup, **attributes: str | float) -> Ma
 
 
 def picture(title: str, description: str, height: int, *shapes: Markup, name: str) -> Markup:
-    """A chart with its text alternative; `name` tells it from the page's other charts."""
+    """A chart with its text alternative; `name` is its look. A page of several candidates has several of a name."""
     return element(
         "svg",
-        element("title", title, id=f"{name}-title"),
-        element("desc", description, id=f"{name}-desc"),
+        element("desc", description),
         *shapes,
         role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
+        aria_label=f"{title}: {description}",
         width="100%",
         height=height,
         class_=f"chart {name}",
@@ -58,56 +59,56 @@ def label(x: str, y: float, text: str, look: str = "", anchor: str = "middle") -
     return element("text", text, x=x, y=y, class_=f"label {look}".strip(), text_anchor=anchor)
 
 
-def difference(artifact: Artifact) -> Markup | None:
-    """The measured difference with both intervals on an axis from -100 to +100 points; None without one."""
-    interval = artifact.interval
-    if interval is None:
+_STEP = 0.2  # an axis ends at a multiple of 20 points
+
+
+def axis(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis that holds 0 and an interval: no further than needed, 20 points to either side at least."""
+    first = math.floor(min(low, -_STEP) / _STEP + 1e-9) * _STEP
+    return first, math.ceil(max(high, _STEP) / _STEP - 1e-9) * _STEP
+
+
+def difference(answer: RunAnswer, margin: float) -> Markup | None:
+    """The answer's difference with both intervals, on an axis that fits them; None where it shows no interval."""
+    low, high, middle = (answer.figure("rates", name) for name in ("low", "high", "difference"))
+    if low is None or high is None or middle is None:
         return None
-    wide, narrow, margin = interval.tasks_like_these, interval.exactly_this_suite, artifact.margin
-    if wide.estimate is None:
-        return None
+    suite = [
+        one for name in ("suite_low", "suite_high") if (one := answer.figure("ranges", name)) is not None
+    ]
+    first, last = axis(min(low, *suite), max(high, *suite))
+
+    def place(value: float) -> str:
+        return across((value - first) / (last - first))
+
+    width = (min(margin, -first)) / (last - first) * (RIGHT - LEFT)
     shapes = [
-        element(
-            "rect",
-            x=_place(-margin),
-            y=18,
-            width=f"{44 * min(margin, 1):.2f}%",
-            height=58,
-            class_="margin",
-        ),
-        line(_place(-1), 76, _place(1), 76, "axis"),
-        *_ticks(76),
-        line(_place(0), 14, _place(0), 76, "zero"),
-        line(_place(wide.low), 44, _place(wide.high), 44, "interval"),
-        *(line(_place(end), 36, _place(end), 52, "interval-end") for end in (wide.low, wide.high)),
+        element("rect", x=place(-margin), y=18, width=f"{width:.2f}%", height=58, class_="margin"),
+        line(place(first), 76, place(last), 76, "axis"),
     ]
-    if narrow:
-        shapes.append(line(_place(narrow.low), 44, _place(narrow.high), 44, "interval-suite"))
+    steps = round((last - first) / _STEP)
+    for tick in range(0, steps + 1, 1 if steps <= 6 else 2):
+        at = first + tick * _STEP
+        shapes += [
+            line(place(at), 76, place(at), 81, "axis"),
+            label(place(at), 97, points(at) if abs(at) > 0.01 else "0"),
+        ]
     shapes += [
-        dot(_place(wide.estimate), 44, "estimate", 7),
-        label(_place(_inside(wide.estimate)), 26, f"{points(wide.estimate)} points", "strong"),
+        line(place(0), 14, place(0), 76, "zero"),
+        line(place(low), 44, place(high), 44, "interval"),
+        *(line(place(end), 36, place(end), 52, "interval-end") for end in (low, high)),
     ]
-    said = f"{points(wide.estimate)} points, between {points(wide.low)} and {points(wide.high)}"
+    if suite:
+        shapes.append(line(place(suite[0]), 44, place(suite[1]), 44, "interval-suite"))
+    inside = min(last - 0.11 * (last - first), max(first + 0.11 * (last - first), middle))
+    shapes += [
+        dot(place(middle), 44, "estimate", 7),
+        label(place(inside), 26, f"{points(middle)} points", "strong"),
+    ]
+    said = f"{points(middle)} points, between {points(low)} and {points(high)}"
     return picture(
         "Difference in attempts passed, candidate minus baseline", said, 104, *shapes, name="delta"
     )
-
-
-def _ticks(y: float) -> list[Markup]:
-    ticks = []
-    for tenths in range(-10, 11, 5):
-        ticks.append(line(_place(tenths / 10), y, _place(tenths / 10), y + 5, "axis"))
-        ticks.append(label(_place(tenths / 10), y + 21, "0" if tenths == 0 else f"{10 * tenths:+d}"))
-    return ticks
-
-
-def _place(value: float) -> str:
-    return across((value + 1) / 2)
-
-
-def _inside(value: float) -> float:
-    """Where a number can be written without leaving the picture on a phone."""
-    return min(0.78, max(-0.78, value))
 
 
 _CURVES = {"pass_at": ("some", "any"), "pass_hat": ("all", "all")}  # how each looks, and what it is called
@@ -177,7 +178,7 @@ def cost_quality(artifact: Artifact) -> Markup | None:
     for share in (0.0, 0.5, 1.0):
         shapes.append(label(across(0.06 + 0.9 * share), 172, usd(dearest * share) if share else "$0"))
     shapes.append(label("50%", 192, "cost per task", "quiet"))
-    said = []
+    said, names = [], short_models(artifact.models)
     for model, before, after in pairs:
         places = [spot and (across(0.06 + 0.9 * spot[0] / dearest), _up(spot[1])) for spot in (before, after)]
         if places[0] and places[1]:
@@ -185,8 +186,10 @@ def cost_quality(artifact: Artifact) -> Markup | None:
         for place, look in zip(places, ("baseline", "candidate"), strict=True):
             if place:
                 shapes.append(dot(*place, f"point {look}", 6))
+        if len(pairs) > 1 and (named := places[1] or places[0]):
+            shapes.append(label(named[0], named[1] - 10, names.get(model, plain(model, 40)), "quiet"))
         said += [
-            f"{plain(model, 60)}, {arm}: {usd(spot[0])} a task, {rate(spot[1])} of attempts passed"
+            f"{names.get(model, plain(model, 60))}, {arm}: {usd(spot[0])} a task, {rate(spot[1])} of attempts passed"
             for arm, spot in (("baseline", before), ("candidate", after))
             if spot
         ]
@@ -197,14 +200,3 @@ def _spot(arm: ArmMetrics | None) -> tuple[float, float] | None:
     if arm is None or arm.mean_cost_per_task is None or arm.attempt_pass_rate is None:
         return None
     return arm.mean_cost_per_task, arm.attempt_pass_rate
-
-
-def shift(before: float | None, after: float | None) -> Markup:
-    """Two rates on a scale from 0 to 1, joined; the numbers stand beside it, so it is hidden from readers."""
-    shapes = [line(across(0), 11, across(1), 11, "grid")]
-    if before is not None and after is not None:
-        shapes.append(line(across(before), 11, across(after), 11, "arrow"))
-    for value, look in ((before, "baseline"), (after, "candidate")):
-        if value is not None:
-            shapes.append(dot(across(value), 11, f"point {look}", 5))
-    return element("svg", *shapes, width="100%", height=22, class_="chart shift", aria_hidden="true")

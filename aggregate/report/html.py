@@ -1,4 +1,4 @@
-"""Write a run as one HTML page that needs no network: verdict first, then every task down to its outputs.
+"""Write a run as one HTML page that needs no network: the answer first, then every task down to its outputs.
 
 Templates are autoescaped, and a content policy allows our own script and style by hash only. Prompts, outputs and
 judgments are in compressed blocks that the page unpacks when they are looked at. Blocks are part of the page up to
@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -23,10 +23,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from aggregate.artifact.model import Artifact, TaskResult
+from aggregate.artifact.sentences import short_models
 from aggregate.records.record import AttemptRecord
-from aggregate.records.run_info import UNKNOWN_MODEL
-from aggregate.report.charts import shift
-from aggregate.report.source import Material, TaskText, Unit, units, view
+from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
+from aggregate.report.source import CANDIDATES, GROUP_COLUMNS, Material, TaskText, Unit, units, view
 from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
 from aggregate.text.formats import clean, dumps, plain, shown
@@ -36,8 +36,8 @@ _SCRIPTS = ("elements.js", "texts.js", "differences.js", "rows.js", "details.js"
 _DANGEROUS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
-def report(artifact: Artifact, index: str, blocks: list[str], *, frames: bool) -> Iterator[str]:
-    """The whole page in pieces; its script reads `index` (JSON) and `blocks`."""
+def report(artifacts: list[Artifact], index: str, blocks: list[str], *, frames: bool) -> Iterator[str]:
+    """The whole page in pieces, a tab for each of several candidates; its script reads `index` (JSON) and `blocks`."""
     script, style = f"(() => {{\n{''.join(map(_asset, _SCRIPTS))}}})();", _asset("report.css")
     policy = [
         "default-src 'none'",
@@ -54,8 +54,8 @@ def report(artifact: Artifact, index: str, blocks: list[str], *, frames: bool) -
         policy.append("frame-src 'self' file:")
     template = _environment().get_template("report.html")
     return template.generate(
-        artifact=artifact,
-        view=view(artifact),
+        views=[view(artifact) for artifact in artifacts],
+        columns=(CANDIDATES, GROUP_COLUMNS),
         policy="; ".join(policy),
         script=Markup(script),
         style=Markup(style),
@@ -81,8 +81,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["shift"] = shift
-    numbers = (formats.in_points, formats.number, formats.rate, formats.signed, formats.usd)
+    numbers = (formats.number, formats.signed, formats.usd)
     environment.filters |= {"plain": plain, **{how.__name__: partial(shown, how=how) for how in numbers}}
     return environment
 
@@ -181,6 +180,9 @@ def task_entry(task: TaskText) -> str:
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        known = {name: one for name, one in value.items() if one not in (None, [], {}, "")}
+        return "; ".join(f"{name.replace('_', ' ')}: {_as_text(one)}" for name, one in known.items())
     return value if isinstance(value, str) else dumps(value)
 
 
@@ -208,12 +210,12 @@ Attempts = dict[tuple[str, str, str], list[tuple[int, str, int]]]
 
 
 class Page:
-    """The page of one candidate: it takes the run's records one by one, and is written when all have been.
+    """The page of a run: it takes the records of its arms one by one, and is written when all have been.
 
     Where the texts are too large for one file, they go to a folder `<name>-texts` beside it.
     """
 
-    def __init__(self, path: Path, arms: tuple[str, str], inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(self, path: Path, arms: Collection[str], inline_bytes: int = INLINE_BYTES) -> None:
         make_folder(path.parent)
         self._path = path
         self._arms = arms
@@ -221,7 +223,7 @@ class Page:
         self._attempts: Attempts = {}
 
     def add(self, record: AttemptRecord) -> None:
-        """Keep an attempt that was run for this candidate or its baseline."""
+        """Keep an attempt that was run for one of these arms."""
         if record.arm in self._arms and record.outcome != "skipped":
             key = (record.task, record.model or UNKNOWN_MODEL, record.arm)
             number = self._blocks.add(attempt_entry(record))
@@ -237,7 +239,7 @@ class Page:
         self._attempts = {}  # of 100,000 attempts it is 20 MB, and the page is in memory as a whole by now
         with writing(self._path) as file:
             outside = self._blocks.is_outside
-            for piece in report(material.artifact, index, self._blocks.inline, frames=outside):
+            for piece in report(material.ranked, index, self._blocks.inline, frames=outside):
                 file.write(piece.encode("utf-8", "replace"))
         return self._path
 
@@ -248,7 +250,7 @@ class Page:
 
 def write(material: Material, path: Path, *, inline_bytes: int = INLINE_BYTES) -> Path:
     """Write the page of a run whose records can be read."""
-    page = Page(path, material.arms, inline_bytes)
+    page = Page(path, {BASELINE, *(artifact.arm for artifact in material.ranked)}, inline_bytes)
     try:
         for record in material.records():
             page.add(record)
@@ -273,10 +275,14 @@ def _index(
     named = {
         "run": artifact.run_id,
         "pass_k": artifact.pass_k,
-        "models": artifact.models,
+        "models": short_models(artifact.models),
         "baseline": artifact.baseline != "none",
     }
-    rows = (_row(unit, material, attempts, prompts) for unit in units(artifact))
+    rows = (
+        _row(unit, number, one.arm, material, attempts, prompts)
+        for number, one in enumerate(material.ranked)
+        for unit in units(one)
+    )
     texts = ",".join([_compact(clean(row, digits=6)) for row in rows])
     head, tail = _compact(clean(named)), _compact({"starts": starts, "folder": folder})
     return f'{head[:-1]},"rows":[{texts}],{tail[1:]}'
@@ -286,10 +292,13 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _row(unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[str, int]) -> dict[str, Any]:
+def _row(
+    unit: Unit, number: int, mine: str, material: Material, attempts: Attempts, prompts: Mapping[str, int]
+) -> dict[str, Any]:
     task = material.tasks.get(unit.task)
     interval = unit.candidate.interval if unit.candidate else None
     return {
+        "candidate": number,
         "task": unit.task,
         "model": unit.model,
         "tier": unit.tier,
@@ -303,7 +312,7 @@ def _row(unit: Unit, material: Material, attempts: Attempts, prompts: Mapping[st
         "flags": unit.flags,
         "arms": [
             _side(side, attempts.get((unit.task, unit.model, arm), []))
-            for side, arm in zip((unit.baseline, unit.candidate), material.arms, strict=True)
+            for side, arm in zip((unit.baseline, unit.candidate), (BASELINE, mine), strict=True)
         ],
     }
 

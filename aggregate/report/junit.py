@@ -1,7 +1,7 @@
-"""A run as JUnit XML: one test suite an arm, one test case a task, so that any CI can show it.
+"""A run as JUnit XML: the answer as a case that follows the gate, then one test suite an arm, one case a task.
 
-A case fails when its task did, is an error when no attempt was judged, and the candidate's cases are what
-a CI should follow; the baseline's are there to compare with.
+A candidate's case fails when its task did, and is an error when no attempt was judged. The baseline's only tell how
+it went: what fails without the skill is no failure of the change that a CI looks at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, TaskResult
+from aggregate.records.run_info import BASELINE
 from aggregate.report.source import Material
 from aggregate.text.files import write_text
 
@@ -26,11 +28,10 @@ def text(material: Material) -> str:
     artifact = material.artifact
     root = ElementTree.Element("testsuites", name=artifact.skill_id or artifact.run_id)
     arms: list[Sequence[TaskResult]] = [artifact.baseline_results, artifact.candidate_results]
+    root.append(_answer(artifact))
     for arm, results in zip(material.arms, arms, strict=True):
         if results:
             root.append(_suite(artifact, arm, results))
-    if not artifact.was_run:
-        root.append(_not_run(artifact))
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
@@ -51,34 +52,41 @@ def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> Eleme
     skill = artifact.skill_id or "uplift"
     for result in results:
         name = f"{result.task_id} [{result.model}]" if several else result.task_id
-        suite.append(_case(f"{skill}.{arm}", name, result))
+        suite.append(_case(f"{skill}.{arm}", name, result, fails=arm != BASELINE))
     _add_counts(suite, sum(result.duration_ms or 0 for result in results))
     return suite
 
 
-def _not_run(artifact: Artifact) -> ElementTree.Element:
-    """A candidate without a task to show: skipped, or an error that no CI may take for a success."""
-    suite = ElementTree.Element("testsuite", name=artifact.arm)
+def _answer(artifact: Artifact) -> ElementTree.Element:
+    """What the run says, as a case that fails, is an error or skipped as the gate is."""
+    answer = answer_of(artifact)
+    suite = ElementTree.Element("testsuite", name="answer")
     name = artifact.candidate_id or artifact.arm
     case = ElementTree.SubElement(suite, "testcase", classname=artifact.skill_id or "uplift", name=name)
-    kind = "error" if artifact.verdict == "error" else "skipped"
-    _add(case, kind, artifact.reason, "not run", artifact.reason)
+    said = [answer.headline, *(line.text for line in answer.lines)]
+    said += [f"next: {answer.next.text}"] if answer.next.text else []
+    kinds = {"fail": "failure", "error": "error", "skipped": "skipped"}
+    if answer.gate in kinds:
+        _add(case, kinds[answer.gate], answer.headline, f"gate: {answer.gate}", "\n".join(said))
+    else:
+        ElementTree.SubElement(case, "system-out").text = "\n".join(said)
     _add_counts(suite, 0)
     return suite
 
 
-def _case(group: str, name: str, result: TaskResult) -> ElementTree.Element:
+def _case(group: str, name: str, result: TaskResult, *, fails: bool) -> ElementTree.Element:
     case = ElementTree.Element("testcase", classname=group, name=name)
     case.set("time", _seconds(result.duration_ms or 0))
     passes = f"{result.passes} of {result.judged} judged attempts passed"
-    if result.passed is None:
-        problem = result.error or "no attempt was judged"
+    problem = result.error or "no attempt was judged"
+    if result.passed is not None:
+        problem = result.said or result.error or passes
+    if fails and result.passed is None:
         _add(case, "error", problem, "no judgment", passes)
-    elif not result.passed:
-        problem = result.details or result.error or passes
+    elif fails and not result.passed:
         _add(case, "failure", problem, result.outcome or "", f"{passes}\n{problem}")
-    elif result.passes < result.judged:
-        ElementTree.SubElement(case, "system-out").text = passes
+    elif result.passed is None or result.passes < result.judged:
+        ElementTree.SubElement(case, "system-out").text = f"{passes}\n{problem}"[:_DETAILS]
     return case
 
 

@@ -1,28 +1,35 @@
-"""A run for pull requests and step summaries: the verdict, a short table, what changed, the rest folded away."""
+"""A run for pull requests and step summaries: the answer, and folded away why it lost and won, and all tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
 from aggregate.report.source import (
+    CANDIDATES,
+    GROUP_COLUMNS,
     Material,
     Unit,
     between,
+    candidate_row,
     consistency,
     efficiency,
     errors,
-    headline,
+    groups,
+    line_text,
     metrics,
+    moved,
     units,
 )
 from aggregate.text.files import write_text
-from aggregate.text.formats import MISSING, counted, in_points, level_text, plain, rate, shown, usd
+from aggregate.text.formats import MISSING, counted, in_points, level_text, plain, shown, usd
 
 SHOWN_CHANGES = 15
 SHOWN_TASKS = 300  # GitHub cuts a step summary at 1 MiB and a comment at 65,536 characters
 _NAME = 80
+_LINE = 400
 _MARKS = {"pass": "✅", "fail": "❌", "error": "⚠️", "skipped": "⏭️"}
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", ":": "&#58;", "/": "&#47;"}
 _ENTITIES |= {character: f"&#{ord(character)};" for character in "\\`*_{}[]()!|~=^$"}
@@ -30,22 +37,44 @@ _ENTITIES |= {character: f"&#{ord(character)};" for character in "\\`*_{}[]()!|~
 
 def text(material: Material) -> str:
     """The whole report. Names and messages come out as they are, whatever Markdown or HTML they hold."""
-    artifact = material.artifact
-    verdict = artifact.verdict
-    mark: str = verdict
-    if verdict in ("pass", "fail"):  # as the job is marked, which follows the gate
-        mark = {0: "pass", 3: "error"}.get(artifact.exit_code(), "fail")
-    lines = [
-        f"### {_MARKS[mark]} {escaped(artifact.name)}: {headline(artifact).lower()} ({verdict})",
-        "",
-        escaped(artifact.summary, 2000),
-        "",
-    ]
-    if artifact.was_run:
-        lines += [*_table(artifact), "", *_efficiency(artifact), *_changes(artifact)]
-        lines += [*_consistency(artifact), *_tasks(artifact)]
-    lines += [*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", ""]
+    lines: list[str] = []
+    if material.others:
+        lines += [
+            f"### {counted(len(material.ranked), 'candidate')}, best first",
+            "",
+            *_candidates(material),
+            "",
+        ]
+    for artifact in material.ranked:
+        lines += _one(artifact, "####" if material.others else "###")
     return "\n".join(lines)
+
+
+def _candidates(material: Material) -> Iterable[str]:
+    yield f"| {' | '.join(CANDIDATES)} |"
+    yield "|---|---:|---:|---:|---|"
+    for name, *figures, said in map(candidate_row, material.ranked):
+        yield f"| {code(name)} | {' | '.join(figures)} | {escaped(said, _LINE)} |"
+
+
+def _one(artifact: Artifact, head: str) -> Iterable[str]:
+    answer = answer_of(artifact)
+    said = f"{escaped(answer.headline, _LINE)} (gate: {answer.gate})"
+    yield f"{head} {_MARKS[answer.gate]} {escaped(artifact.name)}: {said}"
+    yield from ("", *(f"- {escaped(line_text(line), _LINE)}" for line in answer.lines))
+    if answer.next.text:
+        words, _, command = answer.next.text.partition(": ")
+        typed = bool(answer.next.command)
+        said = (
+            f"{escaped(words, _LINE)}: {code(command, _LINE)}" if typed else escaped(answer.next.text, _LINE)
+        )
+        yield f"- **next:** {said}"
+    yield ""
+    if artifact.was_run:
+        yield from (*_moved(artifact), *_groups(artifact), *_causes(artifact))
+        tables = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
+        yield from (*_folded("All numbers", tables), *_tasks(artifact))
+    yield from (*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", "")
 
 
 def write(material: Material, path: Path) -> Path:
@@ -92,22 +121,28 @@ def _efficiency(artifact: Artifact) -> Iterable[str]:
         yield ""
 
 
-def _changes(artifact: Artifact) -> Iterable[str]:
-    changes = artifact.changes
-    if not changes:
-        return
-    yield f"**{counted(len(changes), 'task')} changed**"
-    yield ""
-    yield "| task | baseline | candidate | |"
-    yield "|---|---:|---:|---|"
-    several = len(artifact.models) > 1
-    for change in changes[:SHOWN_CHANGES]:
-        name = code(change.task_id) + (f" ({code(change.model, 40)})" if several else "")
-        rates = f"{rate(change.baseline_pass_rate)} | {rate(change.candidate_pass_rate)}"
-        yield f"| {name} | {rates} | {change.change} |"
-    if len(changes) > SHOWN_CHANGES:
-        yield f"| … and {len(changes) - SHOWN_CHANGES} more | | | |"
-    yield ""
+def _moved(artifact: Artifact) -> Iterable[str]:
+    """Lost and won tasks by what the judge said, folded: how many, and one example each."""
+    lines = []
+    for side, found in moved(artifact).items():
+        for one in found[:SHOWN_CHANGES]:
+            lines.append(f"- {one.tasks} {side}: {escaped(one.said, _LINE)} ({code(one.name)} {one.passed})")
+        if len(found) > SHOWN_CHANGES:
+            lines.append(f"- … and {len(found) - SHOWN_CHANGES} more reasons why tasks {side}")
+    return _folded("Why it lost and won", lines) if lines else ()
+
+
+def _groups(artifact: Artifact) -> Iterable[str]:
+    lines: list[str] = []
+    for heading, rows in groups(artifact).items():
+        lines += ["", f"| by {heading} | {' | '.join(GROUP_COLUMNS)} |", "|---" + "|---:" * 6 + "|"]
+        lines += [f"| {code(row[0])} | {' | '.join(row[1:])} |" for row in rows]
+    return _folded("By tier and model", lines) if lines else ()
+
+
+def _causes(artifact: Artifact) -> Iterable[str]:
+    causes = [f"- {escaped(f'{one.text}; {one.remedy}', _LINE)}" for one in artifact.diagnosis]
+    return _folded("Could this suite have answered?", causes) if causes else ()
 
 
 def _consistency(artifact: Artifact) -> Iterable[str]:

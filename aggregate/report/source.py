@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
+from aggregate.artifact.answer import answer_of, attempts_each
 from aggregate.artifact.model import (
     MEASURES,
+    AnswerLine,
     ArmMetrics,
     Artifact,
     Bounds,
@@ -19,6 +21,7 @@ from aggregate.artifact.model import (
     CommonError,
     CostRatio,
     GroupNumbers,
+    TaskChange,
     TaskResult,
 )
 from aggregate.formulas.consistency import FLAKY_RANGE
@@ -28,6 +31,7 @@ from aggregate.report import charts
 from aggregate.text import files
 from aggregate.text.formats import (
     MISSING,
+    duration,
     in_points,
     level_text,
     number,
@@ -42,9 +46,12 @@ from aggregate.text.formats import (
 )
 
 _TOLERANCE = 1e-9
+_DELTA_ROUNDS = 2e-4
 _NAME = 80
+_SAID = 160
 _LISTED = 20
 _LISTED_FLAKY = 10
+_GROUPS = 40
 
 
 class TaskText(BaseModel):
@@ -61,11 +68,17 @@ class TaskText(BaseModel):
 
 @dataclass(frozen=True)
 class Material:
-    """One candidate of a run. `records` can be called again and again, and streams; tasks may be unknown."""
+    """One candidate of a run, and the run's `others`. `records` can be called again and again, and streams."""
 
     artifact: Artifact
     records: Callable[[], Iterable[AttemptRecord]]
     tasks: Mapping[str, TaskText] = field(default_factory=dict)
+    others: tuple[Artifact, ...] = ()
+
+    @property
+    def ranked(self) -> list[Artifact]:
+        """All candidates of the run, best first; one without others alone."""
+        return ranked([self.artifact, *self.others])
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -155,76 +168,141 @@ ROWS: tuple[TableRow, ...] = (
 )
 
 
+_STATES = ["better", "no_worse", "nothing_to_learn", "cannot_tell", "worse", "alone"]
+
+
+def ranked(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    """Candidates in the order of tables: better ones first, those without a result last."""
+
+    def place(artifact: Artifact) -> tuple[int, float, str]:
+        state = answer_of(artifact).state
+        known = _STATES.index(state) if state in _STATES else len(_STATES)
+        return known, -(artifact.attempt_delta or 0.0), artifact.name
+
+    return sorted(artifacts, key=place)
+
+
+CANDIDATES = ("Candidate", "Attempts", "Points", "Interval", "Answer")
+
+
+def candidate_row(artifact: Artifact) -> tuple[str, str, str, str, str]:
+    """A candidate in the table of several: name, attempts passed, difference, its interval, and the answer."""
+    answer = answer_of(artifact)
+    share, difference, low, high = (
+        shown(answer.figure("rates", name), how)
+        for name, how in (("candidate", rate), ("difference", points), ("low", points), ("high", points))
+    )
+    where = " here" if answer.scope == "exactly_this_suite" else ""
+    closed = f", gate {answer.gate}" if answer.gate in ("fail", "error") else ""
+    why = answer.line("why")
+    said = answer.state.replace("_", " ") + where + closed + (f": {why.text}" if why else "")
+    return artifact.name, share, difference, f"{low} to {high}" if low != MISSING else MISSING, said
+
+
+def line_text(line: AnswerLine) -> str:
+    """A line of the answer where no screen tells what a sum alone is."""
+    return f"this run: {line.text}" if line.kind == "bill" else line.text
+
+
 def view(artifact: Artifact) -> dict[str, Any]:
     """What the page shows beside the artifact's own fields; text from outside is on one line, without controls."""
-    advice, who = sentences.advice(artifact)
+    answer = answer_of(artifact)
     return {
+        "artifact": artifact,
         "name": plain(artifact.name, _NAME),
-        "headline": headline(artifact),
-        "reason": plain(sentences.reason(artifact), 400),
-        "sentences": _sentences(artifact),
-        "limits": _limits(artifact),
-        "advice": f"{advice} ({who})",
+        "answer": answer,
+        # A number and its sign stay together at the end of a line.
+        "lines": [(line.kind, line_text(line).replace(" %", "\u00a0%")) for line in answer.lines],
         "simulated": sentences.simulated(artifact),
         "facts": _facts(artifact),
-        "difference": charts.difference(artifact),
-        "level": level_text(artifact.interval.level) if artifact.interval else "",
-        "figures": _figures(artifact) if artifact.was_run else [],
+        "row": candidate_row(artifact),
+        "difference": charts.difference(answer, artifact.margin),
+        "level": level_text(answer.figure("ranges", "level") or 0.95),
+        "moved": moved(artifact),
+        "groups": groups(artifact),
         "metrics": metrics(artifact),
         "efficiency": efficiency(artifact),
         "pass_curves": charts.pass_curves(artifact),
         "pass_table": _pass_table(artifact),
         "cost_chart": charts.cost_quality(artifact),
-        "cost_sentence": sentences.spending(artifact),
+        "cost_sentence": " ".join(
+            filter(None, (f"This run cost: {sentences.bill(artifact)}.", sentences.bought(artifact)))
+        ),
         "consistency": consistency(artifact),
-        "groups": _groups(artifact),
         "warnings": _warnings(artifact),
     }
 
 
-def headline(artifact: Artifact) -> str:
-    """The decision in a word or two; the verdict's where there is no decision to tell."""
-    match artifact.verdict:
-        case "skipped":
-            return "Not run"
-        case "error":
-            return "No verdict"
-        case _ if artifact.decision is not None and artifact.interval is not None:
-            return artifact.decision.replace("_", " ").capitalize()
-        case "pass":
-            return "Passed"
-        case _:
-            return "Failed"
+@dataclass(frozen=True)
+class Moved:
+    """Tasks that lost or won of which a judge said the same, and the one that moved furthest as an example."""
+
+    said: str
+    tasks: int
+    example: TaskChange
+    name: str  # of the example, with its model where there are several
+    passed: str  # of the example: 3/3 → 1/3
 
 
-def _sentences(artifact: Artifact) -> list[str]:
-    if not artifact.was_run:
-        return [f"Nothing was run: {plain(artifact.reason, 400)}."]
-    decided = sentences.decided(artifact)
-    head, _, rest = decided.partition(": ")
-    if rest and head == headline(artifact):
-        decided = f"{rest[0].upper()}{rest[1:]}"
-    said = (
-        sentences.failed(artifact),
-        sentences.gated(artifact),
-        sentences.found(artifact),
-        decided,
-        sentences.suite_decided(artifact),
-        sentences.efficiency(artifact),
-        sentences.cost_gated(artifact),
-        sentences.loaded(artifact),
-        sentences.triggered(artifact),
+def moved(artifact: Artifact) -> dict[str, list[Moved]]:
+    """Why it lost and won: the tasks that changed by what the judge said of a failed attempt, most tasks first."""
+    mine: dict[tuple[str, str], TaskResult] = {
+        (one.task_id, one.model): one for one in artifact.candidate_results
+    }
+    other = {(one.task_id, one.model): one for one in artifact.baseline_results}
+    found: dict[str, dict[str, list[TaskChange]]] = {"lost": {}, "won": {}}
+    for change in artifact.changes:
+        lost = change.change == "worse"
+        failed = (mine if lost else other).get((change.task_id, change.model))
+        said = plain((failed and failed.said) or "nothing was said", _SAID)
+        found["lost" if lost else "won"].setdefault(said, []).append(change)
+    names = sentences.short_models(artifact.models) if len(artifact.models) > 1 else {}
+
+    def group(said: str, changes: list[TaskChange]) -> Moved:
+        furthest = max(changes, key=lambda change: abs(change.difference))
+        key = furthest.task_id, furthest.model
+        passed = (
+            f"{side[key].passes}/{side[key].judged}" if key in side else MISSING for side in (other, mine)
+        )
+        name = plain(key[0], _NAME) + (f" ({names[key[1]]})" if key[1] in names else "")
+        return Moved(said, len({change.task_id for change in changes}), furthest, name, " → ".join(passed))
+
+    return {
+        side: sorted((group(*told) for told in by_words.items()), key=lambda one: -one.tasks)
+        for side, by_words in found.items()
+    }
+
+
+GROUP_COLUMNS = ("Baseline", "Candidate", "Points", "Interval", "Time-outs", "Cost of an attempt")
+
+
+def groups(artifact: Artifact) -> dict[str, list[tuple[str, ...]]]:
+    """By tier, model and judge: attempts passed in both arms, difference, interval, time-outs and cost."""
+    names = sentences.short_models(artifact.models)
+    # Tiers are the suite's own, so that one of them is shown, too.
+    return {
+        heading: [
+            _group(names.get(name, name), group, artifact) for name, group in list(found.items())[:_GROUPS]
+        ]
+        for heading, least in (("tier", 1), ("model", 2), ("judge", 2))
+        if len(found := artifact.groupings[heading]) >= least
+    }
+
+
+def _group(name: str, group: GroupNumbers, artifact: Artifact) -> tuple[str, ...]:
+    other, mine = (group.arms.get(arm) or ArmMetrics() for arm in (BASELINE, artifact.arm))
+    run = [arm for arm in (other, mine) if arm.n]
+    bounds = (
+        group.interval.tasks_like_these if group.interval and answer_of(artifact).line("ranges") else None
     )
-    # A number and its sign stay together at the end of a line.
-    return [plain(sentence, 800).replace(" %", "\u00a0%") for sentence in said if sentence]
-
-
-def _limits(artifact: Artifact) -> list[str]:
-    """What the suite cannot show, and what the numbers leave out."""
-    said = [sentences.power(artifact)] if artifact.was_run else []
-    if artifact.n_dropped:
-        said.append(f"{artifact.n_dropped} pairs were not judged in both arms and are left out.")
-    return [sentence for sentence in said if sentence]
+    return (
+        plain(name, _NAME),
+        *(shown(arm.attempt_pass_rate, rate) for arm in (other, mine)),
+        shown(group.attempt_delta, points),
+        between(bounds),
+        " → ".join(str(arm.n_timeouts) for arm in run),
+        " → ".join(shown(arm.mean_cost_per_attempt, usd) for arm in run),
+    )
 
 
 def _facts(artifact: Artifact) -> list[tuple[str, str]]:
@@ -236,15 +314,9 @@ def _facts(artifact: Artifact) -> list[tuple[str, str]]:
             "Model" if len(artifact.models) == 1 else "Models",
             ", ".join(plain(model, _NAME) for model in artifact.models),
         ),
-        ("Tasks", _count(artifact)),
-        ("Took", f"{wall:.3g} s" if wall is not None else ""),
+        ("Took", duration(wall) if wall is not None else ""),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _count(artifact: Artifact) -> str:
-    tasks = len({unit.task for unit in units(artifact)})
-    return f"{tasks}, {artifact.pass_k} attempts each" if artifact.pass_k > 1 else str(tasks)
 
 
 def between(bounds: Bounds | None) -> str:
@@ -254,47 +326,39 @@ def between(bounds: Bounds | None) -> str:
     return f"{points(bounds.low)} to {points(bounds.high)}"
 
 
-def _figures(artifact: Artifact) -> list[dict[str, str]]:
-    """The three numbers of the first screen: tasks passed, attempts passed, cost."""
-    mine, other = _arms(artifact)
-    chosen = [
-        (_label("Tasks passed", artifact), "pass_rate", rate, artifact.delta),
-        ("Attempts passed", "attempt_pass_rate", rate, artifact.attempt_delta),
-        ("Cost per task", "mean_cost_per_task", usd, None),
-    ]
-    figures = [
-        {
-            "label": label,
-            "candidate": shown(getattr(mine, field), how),
-            "baseline": shown(getattr(other, field), how) if other.n else "",
-            "difference": in_points(difference) if difference is not None else "",
-        }
-        for label, field, how, difference in chosen
-    ]
-    # With one attempt the two rates are the same number.
-    return figures if artifact.pass_k > 1 else [figures[0], figures[2]]
-
-
 def metrics(artifact: Artifact, always: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
     """The result table: label, baseline, candidate, difference; a metric that no arm has only where it is `always`."""
     mine, other = _arms(artifact)
     table = []
     for row in ROWS:
-        before, after = getattr(other, row.metric), getattr(mine, row.metric)
+        # A metric that was added later is missing from older artifacts, and from an arm that was not run.
+        before, after = (getattr(arm, row.metric, None) for arm in (other, mine))
+        if row.metric == "attempt_pass_rate" and (told := answer_of(artifact).line("rates")):
+            # The answer's rates are of what was compared, as the difference is.
+            rates = told.figure("baseline"), told.figure("candidate")
+            before, after = rates if None not in rates else (before, after)
         scores = (other.mean_score, mine.mean_score)
         same_as_score = row.metric == "mean_impl_rate" and (before, after) == scores
         unknown = before is None and after is None and row.metric not in always
         if same_as_score or unknown:
             continue
-        label = _label(row.label, artifact) if row.metric == "pass_rate" else row.label
-        difference = shown(getattr(artifact, row.difference), row.difference_how) if row.difference else ""
+        label = _label(row, artifact)
+        change = getattr(artifact, row.difference) if row.difference else None
+        if row.metric == "pass_rate" and change is not None and before is not None and after is not None:
+            # The verdict's delta is one of rounded rates, which may be a tenth of a point off.
+            change = after - before if abs(after - before - change) < _DELTA_ROUNDS else change
+        difference = shown(change, row.difference_how) if row.difference else ""
         table.append((label, shown(before, row.how), shown(after, row.how), difference))
-    failed, also_failed = (f"{arm.n_errors} of {arm.n}" if arm.n else MISSING for arm in (other, mine))
-    return [*table, ("Errors", failed, also_failed, "")]
+    for label, name in (("Time-outs", "n_timeouts"), ("Errors", "n_errors")):
+        theirs, ours = (f"{getattr(arm, name)} of {arm.n}" if arm.n else MISSING for arm in (other, mine))
+        table.append((label, theirs, ours, ""))
+    return table
 
 
-def _label(text: str, artifact: Artifact) -> str:
-    return f"{text} (any of {artifact.pass_k})" if artifact.pass_k > 1 else text
+def _label(row: TableRow, artifact: Artifact) -> str:
+    each = attempts_each(artifact)
+    of = {"pass_rate": f" (any of {each})", "mean_cost_per_task": f" ({each} attempts)"}.get(row.metric, "")
+    return row.label + of if each > 1 else row.label
 
 
 def _pass_table(artifact: Artifact) -> list[tuple[str, ...]]:
@@ -313,7 +377,7 @@ def consistency(artifact: Artifact) -> list[dict[str, Any]]:
     for arm, block in (artifact.consistency or {}).items():
         if block is None:
             continue
-        ranges = sorted(block.ranges.items(), key=lambda entry: (-entry[1], entry[0]))
+        ranges = list(block.ranges.items())
         told.append(
             {
                 "arm": plain(arm, _NAME),
@@ -328,15 +392,6 @@ def consistency(artifact: Artifact) -> list[dict[str, Any]]:
     return told
 
 
-def _groups(artifact: Artifact) -> dict[str, list[tuple[str, GroupNumbers]]]:
-    """The groupings that say more than the whole; tiers are the suite's own, so that one of them is shown, too."""
-    return {
-        heading: list(groups.items())[: 2 * _LISTED]
-        for heading, least in (("tier", 1), ("model", 2), ("judge", 2))
-        if len(groups := artifact.groupings[heading]) >= least
-    }
-
-
 def errors(artifact: Artifact) -> list[tuple[str, CommonError]]:
     """The arms that had errors, with each message and how often it came."""
     return [(arm, entry) for arm, entries in (artifact.errors or {}).items() for entry in entries]
@@ -348,7 +403,7 @@ def _warnings(artifact: Artifact) -> list[str]:
             f"Error in {plain(arm, 40)}, {entry.count}×: {plain(entry.message, 300)}"
             for arm, entry in errors(artifact)
         ),
-        *(plain(warning, 300) for warning in artifact.warnings),
+        *(plain(warning, 300) for warning in artifact.warnings if not warning.startswith("flaky task")),
     ]
 
 

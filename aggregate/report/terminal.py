@@ -14,15 +14,12 @@ from rich.text import Text
 
 from aggregate.artifact import sentences
 from aggregate.artifact.model import Artifact, RunsCompared, SideRates
-from aggregate.report.source import ROWS, between, efficiency, errors, metrics
+from aggregate.report.source import GROUP_COLUMNS, ROWS, between, efficiency, errors, groups, metrics
 from aggregate.text.formats import (
-    MISSING,
-    counted,
     in_points,
     level_text,
     p_value,
     plain,
-    points,
     rate,
     shown,
 )
@@ -33,10 +30,8 @@ _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red", "skipp
 
 
 def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
-    """What a run found, for 80 columns and wider; several candidates are compared, then shown one by one."""
+    """All tables of each candidate, for 80 columns and wider."""
     parts: list[RenderableType] = []
-    if len(artifacts) > 1:
-        parts.append(_candidates(artifacts))
     for artifact in artifacts:
         if parts:
             parts.append(Text(""))
@@ -46,37 +41,24 @@ def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
 
 def compare_table(result: RunsCompared) -> RenderableType:
     """Two runs side by side: what `two_runs.compare` found."""
-    passed = (shown(share, rate) for share in (result.execution_pass_rate, result.baseline_pass_rate))
+    passed = (shown(share, rate) for share in (result.baseline_pass_rate, result.execution_pass_rate))
     rows = [("Tasks passed", *passed, shown(result.delta, in_points))]
     for row in ROWS:
         if row.difference and row.metric in SideRates.model_fields:
-            rates = (getattr(run, row.metric) for run in (result.second_run, result.first_run))
+            rates = (getattr(run, row.metric) for run in (result.first_run, result.second_run))
             difference = shown(getattr(result, row.difference), row.difference_how)
             rows.append((row.label, *(shown(value, row.how) for value in rates), difference))
-    table = _table(("", "second run", "first run", "difference"), rows)
+    table = _table(("", "first run", "second run", "difference"), rows)
     changes = [Text(""), *_changes(result, "first run", "second run")]
     return Group(table, _text(result.summary), *(changes if result.changes else ()))
 
 
 def _one(artifact: Artifact) -> Iterable[RenderableType]:
-    yield _headline(artifact)
+    yield Text(plain(artifact.name, _NAME), "bold")
     if not artifact.was_run:
-        yield _text(artifact.summary)
+        yield _text(artifact.reason)
         return
-    simulated = sentences.simulated(artifact)
-    if simulated:
-        yield _text(simulated, "bold yellow")
     yield _arms(artifact)
-    yield _verdict(artifact)
-    for gate in filter(None, (sentences.gated(artifact), sentences.cost_gated(artifact))):
-        yield _text(gate, "bold")
-    said = (
-        sentences.decided(artifact),
-        sentences.suite_decided(artifact),
-        sentences.efficiency(artifact),
-        sentences.power(artifact),
-    )
-    yield from map(_text, filter(None, said))
     for table in (*_efficiency(artifact), *_groups(artifact), *_changes(artifact)):
         yield Text("")
         yield table
@@ -84,29 +66,16 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
     yield from _notes(artifact)
 
 
-def _headline(artifact: Artifact) -> Text:
-    models = ", ".join(plain(model, _NAME) for model in artifact.models)
-    pairs = artifact.n_pairs
-    tasks = counted(pairs, "task") if pairs is not None else f"{MISSING} tasks"
-    size = f"{tasks} compared, {counted(artifact.pass_k, 'attempt')} each"
-    return Text.assemble((plain(artifact.name, _NAME), "bold"), f"  {size}  {models}")
-
-
 def _arms(artifact: Artifact) -> Table:
     rows = []
     for label, before, after, difference in metrics(artifact, always=("pass_rate", "attempt_pass_rate")):
-        rows.append((label, after, before, difference))
+        rows.append((label, before, after, difference))
         if label == "Attempts passed" and (interval := artifact.interval):
             level = level_text(interval.level)
             like_these, this_suite = between(interval.tasks_like_these), between(interval.exactly_this_suite)
             rows.append((f"  {level} interval, tasks like these", "", "", like_these))
             rows.append((f"  {level} interval, exactly this suite", "", "", this_suite))
-    return _table(("", "candidate", "baseline", "difference"), rows)
-
-
-def _verdict(artifact: Artifact) -> Text:
-    verdict = artifact.verdict
-    return Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {plain(sentences.reason(artifact), 600)}")
+    return _table(("", "baseline", "candidate", "difference"), rows)
 
 
 def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
@@ -115,49 +84,45 @@ def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
 
 
 def _groups(artifact: Artifact) -> Iterable[RenderableType]:
-    for title, groups in artifact.groupings.items():
-        if len(groups) < 2:
-            continue
-        rows = (
-            (
-                plain(name, _NAME),
-                shown(group.execution_pass_rate, rate),
-                shown(group.baseline_pass_rate, rate),
-                shown(group.delta, in_points),
-                str(group.n_pairs or 0),
-            )
-            for name, group in list(groups.items())[:SHOWN_TASKS]
-        )
-        yield _table((title, "candidate", "baseline", "difference", "pairs"), rows)
+    for title, rows in groups(artifact).items():
+        if len(rows) > 1:
+            # Time-outs and cost would need more than 80 columns.
+            columns = (title, *map(str.lower, GROUP_COLUMNS[:-2]))
+            yield _table(columns, (row[:-2] for row in rows[:SHOWN_TASKS]))
 
 
 def _changes(
     artifact: Artifact | RunsCompared, before: str = "baseline", after: str = "candidate"
 ) -> Iterable[RenderableType]:
-    """The tasks that changed; with one attempt an arm, a change of one task can always be chance."""
+    """The tasks that changed; with their p-values where one of them says something."""
     changes = artifact.changes
     if not changes:
         return
-    several = sentences.by_model(artifact)
-    rows = (
+    names = sentences.short_models(artifact.models) if sentences.by_model(artifact) else {}
+    columns = ["tasks that changed", before, after, "p (corrected)"]
+    telling = any((change.adjusted_p_value or 0.0) < 0.995 for change in changes)
+    rows = [
         (
-            plain(change.task_id, _NAME) + (f" ({plain(change.model, 20)})" if several else ""),
+            plain(change.task_id, _NAME) + (f" ({names[change.model]})" if change.model in names else ""),
             shown(change.baseline_pass_rate, rate),
             Text(shown(change.candidate_pass_rate, rate), "green" if change.change == "better" else "red"),
             shown(change.adjusted_p_value, p_value),
         )
         for change in changes[:SHOWN_TASKS]
-    )
-    yield _table(("tasks that changed", before, after, "p (corrected)"), rows)
+    ]
+    yield _table(columns, rows) if telling else _table(columns[:-1], [row[:-1] for row in rows])
     if len(changes) > SHOWN_TASKS:
         yield _text(f"… and {len(changes) - SHOWN_TASKS} more tasks that changed.")
 
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
-    said = (sentences.loaded(artifact), sentences.triggered(artifact), sentences.saved(artifact))
+    said = (
+        sentences.power(artifact),
+        *_flaky(artifact),
+        sentences.bought(artifact),
+    )
     yield from map(_text, filter(None, said))
-    yield from map(_text, _flaky(artifact))
-    yield _text(sentences.spending(artifact))
+    yield from (_text(f"{one.text}; {one.remedy}", "yellow") for one in artifact.diagnosis)
     for arm, entry in errors(artifact):
         yield _text(f"Error in {arm}, {entry.count}×: {plain(entry.message, 200)}", "red")
     if artifact.n_dropped:
@@ -180,22 +145,6 @@ def _flaky(artifact: Artifact) -> Iterable[str]:
         ]
         more = f", … and {len(ranges) - SHOWN_TASKS} more" if len(ranges) > SHOWN_TASKS else ""
         yield f"Flaky in {plain(arm, _NAME)}: {', '.join(shown_tasks)}{more}"
-
-
-def _candidates(artifacts: Sequence[Artifact]) -> Table:
-    rows = (
-        (
-            plain(artifact.candidate_id or artifact.arm, 24),
-            shown(artifact.execution_pass_rate, rate),
-            shown(artifact.delta, points),
-            between(artifact.interval.tasks_like_these if artifact.interval else None),
-            shown(artifact.p_value_adjusted, p_value),
-            Text(artifact.verdict, _STYLES[artifact.verdict]),
-            artifact.decision or MISSING,
-        )
-        for artifact in artifacts
-    )
-    return _table(("candidate", "passed", "delta", "interval", "p (Holm)", "verdict", "decision"), rows)
 
 
 def _table(names: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:

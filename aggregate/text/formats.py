@@ -46,8 +46,18 @@ def rate(value: float) -> str:
 
 
 def usd(value: float) -> str:
-    """Dollars with as many digits as small sums need."""
-    return f"${value:,.2f}" if value >= 1 else f"${value:.4g}"
+    """Dollars and cents, with two digits that are not 0 where a sum is smaller: $0.71, $0.0075."""
+    if value <= 0:
+        return "$0"
+    return f"${value:,.{max(2, min(9, 1 - math.floor(math.log10(value))))}f}"
+
+
+def duration(seconds: float) -> str:
+    """How long something took: 7 s, 4 min, 2 h 5 min."""
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def number(value: float) -> str:
@@ -63,6 +73,11 @@ def signed(value: float) -> str:
 def in_points(value: float) -> str:
     """A difference of rates in points."""
     return f"{points(value)} points"
+
+
+def size_in_points(value: float) -> str:
+    """How large a difference of rates is, whatever its sign."""
+    return f"{points(abs(value)).lstrip('+')} points"
 
 
 def seconds(value: float) -> str:
@@ -84,6 +99,7 @@ def p_value(value: float) -> str:
 
 def level_text(level: float) -> str:
     """A confidence level in percent, never rounded up to certainty: 95 %, 98.33 %, 99.9985 %."""
+    level = min(level, 0.999999)
     short = f"{100 * level:.4g}"
     return f"{short if short != '100' else f'{100 * level:.7g}'} %"
 
@@ -104,13 +120,17 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 def plain(text: str, limit: int | None = None) -> str:
     """The text on one line without escapes, control or bidi characters; cut with … at `limit` characters."""
-    if not text.isascii() or not text.isprintable():
-        text = _ESCAPES.sub("", text)
-        text = "".join(map(_visible, text))
-    text = " ".join(text.split())
+    text = " ".join(safe_line(text).split())
     if limit is not None and len(text) > limit:
         return text[: max(limit - 1, 0)] + "…"
     return text
+
+
+def safe_line(text: str) -> str:
+    """The text on one line with its spaces, without escapes, control or bidi characters."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, _ESCAPES.sub("", text)))
 
 
 def _visible(character: str) -> str:

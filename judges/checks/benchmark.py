@@ -37,11 +37,11 @@ async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Jud
     (fixtures,) = {workspace.fixture(file)[0] for file in files}
     benchmarks, original, *oracle = map(Input, files)
     command: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c"]
-    command += [sandbox.BOOT.format("benchmark_runner"), Input("harness")]
+    command += [bubblewrap.BOOT.format("benchmark_runner"), Input("harness")]
     # So much less than the timeout that the runner ends by itself and can say whose fault it was.
     seconds = max(spec.timeout_seconds - 2, spec.timeout_seconds / 2)
     command += [f"{seconds}", benchmarks, original, Input("solution.py"), *oracle]
-    harness = {f"harness/{place}": content for place, content in sandbox.inside_code().items()}
+    harness = {f"harness/{place}": content for place, content in bubblewrap.inside_code().items()}
     inputs: dict[str, bytes | Path] = {"solution.py": code, "fixtures": fixtures, **harness}
     result = await sandbox.run(SandboxCommand(command, spec.timeout_seconds, inputs), workspace.sandbox)
     if result.error:

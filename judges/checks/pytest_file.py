@@ -195,6 +195,8 @@ def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
             return "printed or reported more than is allowed"
         case "memory":
             return "used more memory than is allowed"
+        case "disk":
+            return "wrote more to disk than is allowed"
         case "cancelled":
             return "cancelled"
         case "exited":

@@ -4,12 +4,14 @@ Runs as a program (`main`: give up rights, then become the command); the fork se
 
 With bubblewrap, the process ends as an unprivileged user of a user namespace of its own: no capability, none
 to be had again, no further user namespace, and a process limit that counts this command alone. Without it,
-and as root, it ends as a user id that nobody else has, which may read what root may and write nothing.
+and as root, it ends as a user id that nobody else has, which may read what root may and write nothing. Either way
+it can make only the system calls that `syscall_filter` leaves.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import resource
@@ -20,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
+
+from judges.inside import syscall_filter
 
 REPORT_FD = 3
 _REAP_SECONDS = 0.5
@@ -50,7 +54,11 @@ _CAPABILITY_VERSION = 0x20080522
 
 @dataclass(frozen=True)
 class RightsSettings:
-    """Limits, descriptors and user of a process that confines itself. With `user` None it keeps its user."""
+    """Limits, descriptors and user of a process that confines itself. With `user` None it keeps its user.
+
+    With 0 `memory_bytes` its address space has no bound; with no `status_fd` what fails is told on stderr. `work` is
+    the folder to start in, which may be closed to all but its user.
+    """
 
     memory_bytes: int
     processes: int
@@ -63,6 +71,7 @@ class RightsSettings:
     user: int | None = None
     namespace: bool = False
     folder: str | None = None
+    work: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -84,7 +93,7 @@ def confine(in_child: Callable[[RightsSettings], RightsSettings]) -> None:
 
 def fail(status_fd: int, failed: OSError) -> NoReturn:
     """End this process, and tell the worker that it could not be confined."""
-    os.write(status_fd, f"could not confine the process: {failed}".encode())
+    os.write(2 if status_fd < 0 else status_fd, f"could not confine the process: {failed}".encode())
     os._exit(1)
 
 
@@ -96,8 +105,9 @@ def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
     """
     exited = os.pidfd_open(child)
     watched = [exited] if lifeline is None else [exited, lifeline]
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    os.dup2(1, 2)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
     while True:
         ready, _, _ = select.select(watched, [], [], _REAP_SECONDS)
         while True:
@@ -120,22 +130,26 @@ def become(argv: list[str], settings: RightsSettings) -> None:
         drop_all_capabilities()
     elif settings.user is not None:
         become_private_user(settings.user)
-    forbid_new_privileges()
-    status = os.dup(settings.status_fd)
+    restrict_for_good()
+    status = os.dup(2 if settings.status_fd < 0 else settings.status_fd)
     while status <= REPORT_FD:
         status = os.dup(status)
     os.set_inheritable(status, False)
-    if settings.report_fd != REPORT_FD:
-        os.dup2(settings.report_fd, REPORT_FD)
-    os.set_inheritable(REPORT_FD, True)
-    os.write(status, b"started")
+    if settings.report_fd >= 0:
+        if settings.report_fd != REPORT_FD:
+            os.dup2(settings.report_fd, REPORT_FD)
+        os.set_inheritable(REPORT_FD, True)
+    if settings.status_fd >= 0:
+        os.write(status, b"started")
     # Python ignores these two; what it starts should not.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
-        os.closerange(REPORT_FD + 1, status)
+        if settings.work:
+            os.chdir(settings.work)
+        os.closerange(REPORT_FD + (settings.report_fd >= 0), status)
         # A worker with much to do hands over descriptors with high numbers.
-        os.closerange(status + 1, max(256, settings.report_fd + 1, settings.status_fd + 1))
+        os.closerange(status + 1, 1 << 20)
         os.execv(argv[0], argv)
     except OSError as failed:
         os.write(status, f": could not start {argv[0]}: {failed.strerror}".encode())
@@ -146,8 +160,10 @@ def _stay_first_process(settings: RightsSettings) -> RightsSettings:
     """Return in a child: the kernel keeps a process's own signals from ending it where it is the first."""
     child = os.fork()
     if child != 0:
-        os.close(settings.report_fd)
-        os.close(settings.status_fd)
+        for descriptor in (settings.report_fd, settings.status_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        become_harmless(settings.user)
         serve_as_first(child, settings.lifeline_fd)
     os.close(settings.lifeline_fd)
     return settings
@@ -178,7 +194,8 @@ def limit_resources(settings: RightsSettings) -> None:
     _limit(resource.RLIMIT_NOFILE, settings.open_files)
     _limit(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":  # elsewhere the first is not enforced and the second counts the whole desktop
-        _limit(resource.RLIMIT_AS, settings.memory_bytes)
+        if settings.memory_bytes:
+            _limit(resource.RLIMIT_AS, settings.memory_bytes)
         _limit(resource.RLIMIT_NPROC, settings.processes)
 
 
@@ -187,6 +204,16 @@ def drop_all_capabilities() -> None:
     _bound_capabilities()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     _set_capabilities(0)
+
+
+def become_harmless(user: int | None) -> None:
+    """Give up all rights of a first process, which needs none to wait for others."""
+    if user is not None:
+        _change_user(user)
+    drop_all_capabilities()
+    restrict_for_good()
+    # Others of its user may not trace it, nor open what it has open.
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def become_private_user(user: int) -> None:
@@ -198,10 +225,11 @@ def become_private_user(user: int) -> None:
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH)
 
 
-def forbid_new_privileges() -> None:
-    """Forbid new privileges: from here on, set-user-id programs run without their owner's rights."""
+def restrict_for_good() -> None:
+    """Let set-user-id programs run without their owner's rights, and forbid dangerous system calls."""
     if sys.platform == "linux":
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        syscall_filter.install()
 
 
 def die_with_parent() -> None:
@@ -258,6 +286,7 @@ def _prctl(option: int, first: int = 0, second: int = 0) -> None:
     _check(_libc().prctl(option, *arguments))
 
 
+@functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 

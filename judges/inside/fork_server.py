@@ -224,6 +224,7 @@ def _be_first(job: Job, held: Descriptors, places: InsidePlaces) -> pytest_plugi
         else:
             for descriptor in (held.output, held.report, held.status):
                 os.close(descriptor)
+            drop_rights.become_harmless(places.user)
             drop_rights.serve_as_first(tests)
     except OSError as failed:
         drop_rights.fail(held.status, failed)
@@ -263,7 +264,7 @@ def _become_tests(job: Job, held: Descriptors, places: InsidePlaces) -> None:
     drop_rights.enter_own_user_namespace(places.user)
     drop_rights.limit_resources(job.limits)
     drop_rights.drop_all_capabilities()
-    drop_rights.forbid_new_privileges()
+    drop_rights.restrict_for_good()
     os.write(held.status, b"started")
     for given, place in ((held.output, 1), (held.output, 2), (held.report, pytest_plugin.REPORT_FD)):
         os.dup2(given, place)

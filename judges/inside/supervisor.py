@@ -23,6 +23,7 @@ from typing import NoReturn
 from judges.inside import drop_rights, remove_folder
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_BLOCK_BYTES = 4096
 
 
 def descendants(root: int) -> list[int]:
@@ -39,6 +40,23 @@ def descendants(root: int) -> list[int]:
 def resident_bytes(processes: Iterable[int]) -> int:
     """Memory that the processes hold together; pages shared by several count several times."""
     return sum(_resident_pages(process) for process in processes) * _PAGE_BYTES
+
+
+def written_bytes(processes: Iterable[int]) -> int:
+    """Bytes that the processes, and those of their children that have ended, caused to be written to disks."""
+    return sum(_written(process) for process in processes)
+
+
+def allocated_bytes(folder: Path) -> int:
+    """What all in a folder takes, at least a block a file; what goes away meanwhile is not counted."""
+    total, waiting = 0, [folder]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    total += max(_BLOCK_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
+                    waiting += [Path(entry)] if entry.is_dir(follow_symlinks=False) else []
+    return total
 
 
 def kill_descendants(root: int) -> None:
@@ -76,6 +94,14 @@ def _resident_pages(process: int) -> int:
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except (OSError, IndexError):
+        return 0
+
+
+def _written(process: int) -> int:
+    try:
+        told = Path(f"/proc/{process}/io").read_text().split()
+        return int(told[told.index("write_bytes:") + 1])
+    except (OSError, ValueError, IndexError):
         return 0
 
 

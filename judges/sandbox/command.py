@@ -18,9 +18,9 @@ Covered, with bubblewrap: no network, no home, no other process to be seen, noth
 folders, no right to be had back; a clean environment; memory, processor time, processes, file size and output
 bounded; all processes dead at the end, also when the worker is killed.
 Covered without it (`sandboxed` is False, and a warning is logged once): the clean environment, the bounds, a
-private folder with copies of the inputs, and all processes dead at the end, daemons too (Linux). Under a root
-worker the command also gets a user id of its own: it can write only where everyone may (such as /tmp), cannot
-signal others or read their environment.
+private folder with copies of the inputs, what is written to disks (looked at ten times a second), no dangerous
+system call, and all processes dead at the end, daemons too (Linux). Under a root worker the command also gets a
+user id of its own: it can write only where everyone may (such as /tmp), cannot signal others or read their environment.
 Not covered without it: network, reading files; and under a worker that is not root, writing where its user may,
 reading the environment of that user's processes, killing them, our supervisor included, and using up the processes
 that the user may have, so that other commands without bubblewrap fail to start theirs.
@@ -53,17 +53,15 @@ from judges.inside import remove_folder, supervisor
 from judges.inside.drop_rights import NOBODY, RightsSettings
 from judges.judgment import Judgment, Sandbox
 from judges.sandbox import bubblewrap, without_bubblewrap
-from judges.sandbox.bubblewrap import Sandboxed
+from judges.sandbox.bubblewrap import SandboxDescription, Sandboxed
 from judges.sandbox.limits import SandboxLimits
 from judges.sandbox.pipes import Taps
 from judges.sandbox.without_bubblewrap import Supervised
 
 START_SECONDS = 30.0
 TICK_SECONDS = 0.1
-# The program that every command starts as, found in a folder that holds nothing but `judges.inside`.
-BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from judges.inside import {0}; {0}.main()"
 
-Ending = Literal["exited", "timeout", "output", "memory", "cancelled"]
+Ending = Literal["exited", "timeout", "output", "memory", "disk", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -138,16 +136,6 @@ def run_blocking(
         )
 
 
-@functools.cache
-def inside_code() -> dict[str, bytes]:
-    """The source of our modules that run inside, by path: a package `judges` that holds only `inside`."""
-    modules = Path(remove_folder.__file__).parent.glob("*.py")
-    return {
-        "judges/__init__.py": b"",
-        **{f"judges/inside/{path.name}": path.read_bytes() for path in modules},
-    }
-
-
 def readable(source: Path, user: int | None, held: ExitStack) -> Path:
     """The folder or file itself, or a copy while `held` if it has something that `user` could not read."""
     if user is None or open_to_all(source):
@@ -199,6 +187,8 @@ def _watch(
                 return "timeout", seconds
             if supervisor.resident_bytes(supervisor.descendants(process.pid)) > command.limits.memory_bytes:
                 return "memory", seconds
+            if started.disk_bytes() > command.limits.disk_bytes:
+                return "disk", seconds
 
 
 def _exit_descriptor(process: int, held: ExitStack) -> list[int]:
@@ -217,43 +207,34 @@ def _start(
     command: SandboxCommand, confinement: Confinement, taps: Taps, held: ExitStack
 ) -> Sandboxed | Supervised:
     """Start the program that gives up its rights and becomes the command: in a bubblewrap, or in a private folder."""
-    more: dict[str, Any]
     if confinement.bubblewrap:
-        program, more = "drop_rights", {"user": confinement.user, "namespace": True}
-        places = (bubblewrap.INPUTS, bubblewrap.CODE, bubblewrap.WORK, bubblewrap.TMP)
+        folder, user = None, confinement.user
+        inputs, work, tmp = bubblewrap.INPUTS, bubblewrap.WORK, bubblewrap.TMP
     else:
-        folder = without_bubblewrap.Folder(command.inputs, inside_code())
+        folder, user = without_bubblewrap.Folder(command.inputs, bubblewrap.inside_code()), None
         held.callback(remove_folder.remove, folder.path)
-        program, more = "supervisor", {"folder": str(folder.path)}
-        places = (str(folder.inputs), str(folder.code), str(folder.work), str(folder.tmp))
-    inputs, code, work, tmp = places
+        inputs, work, tmp = str(folder.inputs), str(folder.work), str(folder.tmp)
     keep = [taps.report.write_end, taps.status.write_end, taps.lifeline.read_end]
     ends = dict(zip(("report_fd", "status_fd", "lifeline_fd"), keep, strict=True))
+    more = {"folder": str(folder.path)} if folder else {"user": user, "namespace": True}
     told = settings(command.limits, command.timeout_seconds, **ends, **more)
-    argv = [bubblewrap.python(), "-I", "-S", "-c", BOOT.format(program), code, told.to_json()]
-    argv += [_resolved(value, inputs) for value in command.argv]
+    argv = [_resolved(value, inputs) for value in command.argv]
     given = {name: _resolved(value, inputs) for name, value in command.environment.items()}
     variables, output = environment(work, tmp) | given, taps.output.write_end
-    if not confinement.bubblewrap:
+    if folder is not None:
+        argv = [*bubblewrap.boot("supervisor", told.to_json(), code=str(folder.code)), *argv]
         return Supervised(argv, variables, Path(work), output, keep, taps.lifeline)
-    binds: dict[str, Path] = {}
-    contents = {f"{code}/{place}": content for place, content in inside_code().items()}
+    reads, contents = bubblewrap.python_folders(), dict[str, bytes]()
     for name, source in command.inputs.items():
         if isinstance(source, bytes):
             contents[f"{inputs}/{name}"] = source
         else:
-            binds[f"{inputs}/{name}"] = readable(source, confinement.user, held)
-    return bubblewrap.start(
-        argv,
-        bubblewrap.SandboxView(binds, contents),
-        environment=variables,
-        user=confinement.user,
-        # To become that user; or to map root, which the command is until `drop_rights` gives it a namespace of
-        # its own.
-        capabilities=("CAP_SETFCAP",) if confinement.user is None else ("CAP_SETUID", "CAP_SETGID"),
-        output=output,
-        keep=keep,
+            reads[f"{inputs}/{name}"] = readable(source, user, held)
+    description = SandboxDescription(reads=reads, contents=contents)
+    launch = bubblewrap.Launch(
+        [*bubblewrap.boot("drop_rights", told.to_json()), *argv], description, user, keep, command.limits
     )
+    return bubblewrap.start(launch, variables, output)
 
 
 def settings(limits: SandboxLimits, seconds: float, **more: Any) -> RightsSettings:
@@ -330,18 +311,17 @@ def confinement(sandbox: Sandbox) -> Confinement:
 
 
 @functools.cache
-def probe() -> Confinement:
-    """Find out whether bubblewrap works here by running this Python in it, once a process."""
+def probe(*, for_agents: bool = False) -> Confinement:
+    """Find out whether bubblewrap works here by running this Python in it, once a process; agents need no Python."""
     if sys.platform != "linux":
         return Confinement(bubblewrap=False, why_not="bubblewrap needs Linux")
     if bubblewrap.executable() is None:
         return Confinement(bubblewrap=False, why_not="bwrap is not installed")
-    # Root that cannot hand its commands to another user (some containers) still gets the rest.
-    reasons = []
-    for user in (NOBODY, None) if os.geteuid() == 0 else (None,):
-        trial = SandboxCommand(
-            [bubblewrap.python(), "-I", "-c", _LOOK_AROUND, *bubblewrap.package_folders()], timeout_seconds=60
-        )
+    # Root that cannot hand its commands to another user still gets the rest, in a container whose root is none outside.
+    reasons, users = [], (None,) if os.geteuid() else (NOBODY,) if _is_machines_root() else (NOBODY, None)
+    for user in users:
+        look_around = [bubblewrap.python(), "-I", "-c", _LOOK_AROUND, *bubblewrap.package_folders()]
+        trial = SandboxCommand(["/bin/sh", "-c", ":"] if for_agents else look_around, timeout_seconds=60)
         tried = Confinement(bubblewrap=True, user=user)
         try:
             result = run_blocking(trial, tried, threading.Event())
@@ -352,6 +332,19 @@ def probe() -> Confinement:
             return tried
         reasons.append(result.error or result.output.decode(errors="replace").strip()[-300:] or result.ending)
     return Confinement(bubblewrap=False, why_not=reasons[0])
+
+
+def facts_inside() -> dict[str, str]:
+    """What the kernel tells a command in the best sandbox of this machine of itself; empty where it does not."""
+    code = "print(open('/proc/self/status').read())"
+    argv = [bubblewrap.python(), "-I", "-c", code]
+    result = run_blocking(SandboxCommand(argv, timeout_seconds=60), probe(), threading.Event())
+    lines = result.output.decode(errors="replace").splitlines() if result.exit_code == 0 else []
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _is_machines_root() -> bool:
+    return Path("/proc/self/uid_map").read_text().split()[:2] == ["0", "0"]
 
 
 async def in_thread(work: Callable[[threading.Event], _Value]) -> _Value:
@@ -378,7 +371,12 @@ def _threads() -> ThreadPoolExecutor:
 
 @functools.cache
 def _warn_once(why: str) -> None:
-    _log.warning("judging %s (%s): less is held back, see docs/judges.md", UNSANDBOXED, why)
+    _log.warning(
+        "judging %s (%s): code under test has the network, and may read%s what this worker may; see docs/judges.md",
+        UNSANDBOXED,
+        why,
+        "" if os.geteuid() == 0 and sys.platform == "linux" else ", change and kill",
+    )
 
 
 if sys.platform != "win32":

@@ -89,24 +89,18 @@ class Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._held.callback(self._control.close)
         with theirs, Pipe(4096) as said:
-            view = _view(command.readable(fixtures, confinement.user, self._held))
             arguments = [str(theirs.fileno()), json.dumps(asdict(_places(confinement)))]
-            self._started = bubblewrap.start(
-                [
-                    bubblewrap.python(),
-                    "-I",
-                    "-c",
-                    command.BOOT.format("fork_server"),
-                    bubblewrap.CODE,
-                    *arguments,
-                ],
-                view,
-                environment=command.environment(bubblewrap.WORK, bubblewrap.TMP),
-                user=confinement.user,
-                capabilities=_CAPABILITIES,
-                output=said.write_end,
-                keep=[theirs.fileno()],
+            launch = bubblewrap.Launch(
+                bubblewrap.boot("fork_server", *arguments, bare=False),
+                _described(command.readable(fixtures, confinement.user, self._held)),
+                confinement.user,
+                [theirs.fileno()],
+                SandboxLimits(),
+                os.cpu_count() or 1,
+                _CAPABILITIES,
             )
+            variables = command.environment(bubblewrap.WORK, bubblewrap.TMP)
+            self._started = bubblewrap.start(launch, variables, said.write_end)
             said.handed_over()
             theirs.close()
             self._wait_until_ready(said)
@@ -172,10 +166,10 @@ class Zygote:
         taps.take()
 
 
-def _view(fixtures: Path) -> bubblewrap.SandboxView:
-    contents = {f"{bubblewrap.CODE}/{name}": content for name, content in command.inside_code().items()}
-    contents |= {f"{_WARM_UP}/test_warm_up.py": _WARM_UP_TESTS, f"{_WARM_UP}/pytest.ini": b""}
-    return bubblewrap.SandboxView(binds={_FIXTURES: fixtures}, contents=contents, folders=(_OUTPUT,))
+def _described(fixtures: Path) -> bubblewrap.SandboxDescription:
+    contents = {f"{_WARM_UP}/test_warm_up.py": _WARM_UP_TESTS, f"{_WARM_UP}/pytest.ini": b""}
+    reads = {**bubblewrap.python_folders(), _FIXTURES: fixtures}
+    return bubblewrap.SandboxDescription(reads=reads, contents=contents, folders=(_OUTPUT,))
 
 
 def _places(confinement: Confinement) -> fork_server.InsidePlaces:

@@ -51,6 +51,7 @@ class Supervised:
         lifeline: Lifeline,
     ) -> None:
         self._lifeline = lifeline
+        self._folder = cwd.parent
         self.process = subprocess.Popen(
             argv,
             env=dict(environment),
@@ -61,6 +62,11 @@ class Supervised:
             pass_fds=list(keep),
             start_new_session=True,
         )
+
+    def disk_bytes(self) -> int:
+        """What the command has written, here or elsewhere, or what its folder takes if that is more."""
+        processes = [self.process.pid, *supervisor.descendants(self.process.pid)]
+        return max(supervisor.written_bytes(processes), supervisor.allocated_bytes(self._folder))
 
     def kill(self) -> None:
         """Tell the supervisor to kill the command with all its descendants."""

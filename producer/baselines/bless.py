@@ -201,7 +201,7 @@ def _other_conditions(plan: Plan, now: Grounds, blessed: Blessed) -> Iterator[st
         yield f" was made with --skill-mode {then.skill_mode}, not {now.skill_mode}"
     for model in options.models:
         if now.settings[model] != then.settings.get(model):
-            yield f": parameters, tools or program of {model} were others; bless a new run"
+            yield f": parameters, tools, program or another setting of {model} were others; bless a new run"
 
 
 def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator[tuple[str, str]]:

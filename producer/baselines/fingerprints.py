@@ -29,6 +29,8 @@ from workers.store.messages import ModelSettings, SkillMode, Task
 FORMAT_VERSION: Literal[1] = 1
 FIXTURES = "fixtures"
 LABELS = {"description", "tier", "tags"}
+# Of the settings of calls, those that change no answer. Whatever a later version adds does, once it is set.
+CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 
 
 class Grounds(BaseModel):
@@ -167,8 +169,11 @@ def panel(task: Task) -> list[str]:
 
 
 def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
-    """What of the settings changes these models' answers; prices, limits and retries do not."""
+    """What of the settings changes these models' answers; of the declared programs only those that are asked."""
     used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
+    used |= settings.model_dump(
+        mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands"}, exclude_defaults=True
+    )
     for model in filter(None, models):
         spec = parse(model)
         if spec.kind == "command" and spec.program in settings.commands:

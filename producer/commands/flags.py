@@ -111,13 +111,24 @@ takes_place = takes_settings(
     "state_root", "broker", "insecure", unset={"broker": "only runs of this state root are known"}
 )
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress and no table.", rich_help_panel="Output")
+    bool, typer.Option("--quiet", "-q", help="Show no progress and no answer.", rich_help_panel="Output")
+]
+Details = Annotated[
+    bool,
+    typer.Option("--details", help="Show all tables above the answer.", rich_help_panel="Output"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 WholeArtifact = Annotated[
     bool, flag("--json", "Output", "Print the whole artifact on standard output, not only the summary line.")
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `uplift runs` lists them.")]
+RunId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        show_default=False,
+        help="A run id or how it begins, last, or last~1 for the one before it. [default: last]",
+    ),
+]
 
 
 def _use_config(context: typer.Context, given: Path | None) -> Path | None:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from producer.commands.evaluate import printing, report_and_exit, run_context
-from producer.commands.flags import Json, Quiet, RunId, WholeArtifact, options, takes_place, takes_settings
+from producer.commands.flags import (
+    Details,
+    Json,
+    Quiet,
+    RunId,
+    WholeArtifact,
+    options,
+    takes_place,
+    takes_settings,
+)
 
 if TYPE_CHECKING:
     from producer.runs.reports import Format
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
 @takes_place
 def report(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     html: Annotated[
         bool, typer.Option("--html", help="One HTML page that needs no network. This is the default.")
     ] = False,
@@ -50,22 +59,19 @@ def report(
 
     Examples:
 
-      uplift report 20260101-120000-abc123
+      uplift report
 
-    \b
-      uplift report 20260101-120000-abc123 --md --output - \\
-        >> "$GITHUB_STEP_SUMMARY"
+      uplift report last --md --output - >> "$GITHUB_STEP_SUMMARY"
     """
-    from producer.runs import collect, reports
+    from producer.runs import collect, rejoin, reports
 
     where = run_context(options(context, flags))
     asked = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
     formats: list[Format] = [form for form in reports.FORMATS if asked[form]] or ["html"]
-    artifacts = collect.find(where.places, run_id, where.broker)
+    artifacts = collect.find(where.places, rejoin.named(where, run_id), where.broker)
     for form in formats:
         if output is not None and str(output) == "-":
-            for artifact in artifacts:
-                typer.echo(reports.text(artifact, where.places, form, records), nl=False)
+            typer.echo(reports.text(artifacts, where.places, form, records), nl=False)
             continue
         place = (
             output / reports.FORMATS[form][0]
@@ -83,6 +89,7 @@ def aggregate(
         Path, typer.Argument(metavar="RECORDS", help="Records as JSONL, plain or .gz; a pipe will do.")
     ],
     quiet: Quiet = False,
+    details: Details = False,
     as_json: WholeArtifact = False,
     **flags: Any,
 ) -> None:
@@ -99,7 +106,7 @@ def aggregate(
     settings = options(context, flags)
     places = Places(settings.state_root)
     artifacts = aggregate_file(records, places, settings)
-    report_and_exit(artifacts, places, quiet=quiet, as_json=as_json)
+    report_and_exit(artifacts, places, quiet=quiet, details=details, as_json=as_json)
 
 
 @takes_settings("margin", "state_root")
@@ -108,7 +115,9 @@ def compare(
     first: Annotated[
         str, typer.Argument(metavar="RUN", help="The earlier run: an id, or a file of records.")
     ],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")],
+    second: Annotated[
+        str, typer.Argument(metavar="RUN", help="The later run: an id, or a file of records.")
+    ] = "last",
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -116,17 +125,20 @@ def compare(
 
     Says whether the second run's candidate is better than the first's. Exits 0 when the comparison could be made.
 
-    Example: uplift compare 20260101-120000-abc123 20260108-120000-def456
+    Example: uplift compare last~1 last
     """
     from rich.console import Console
 
     from aggregate.report.terminal import compare_table
+    from aggregate.text.files import exists
     from aggregate.text.formats import dumps
+    from producer.runs import rejoin
     from producer.runs.from_records import compare_runs
-    from producer.state_root import Places
 
     settings = options(context, flags)
-    result = compare_runs(first, second, Places(settings.state_root), margin=settings.margin)
+    where = run_context(settings)
+    runs = [one if exists(Path(one)) or "/" in one else rejoin.named(where, one) for one in (first, second)]
+    result = compare_runs(runs[0], runs[1], where.places, margin=settings.margin)
     with printing():
         if as_json:
             typer.echo(dumps(result.model_dump(exclude_unset=True)))
@@ -151,8 +163,9 @@ _JUDGING = dict.fromkeys(
 )
 def rejudge(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     quiet: Quiet = False,
+    details: Details = False,
     as_json: WholeArtifact = False,
     **flags: Any,
 ) -> None:
@@ -163,26 +176,24 @@ def rejudge(
 
     Examples:
 
-      uplift rejudge 20260101-120000-abc123 --task-suite stricter.yaml
+      uplift rejudge last --task-suite stricter.yaml
 
-    \b
-      uplift rejudge 20260101-120000-abc123 \\
-        --judge-model anthropic:claude-opus-4-5
+      uplift rejudge --judge-model anthropic:claude-opus-4-5
     """
-    from producer.runs import collect
+    from producer.runs import collect, rejoin
     from producer.runs import rejudge as rejudging
 
     settings = options(context, flags, without=rejudging.OF_RUN)
     where = run_context(settings, quiet=quiet)
-    earlier = collect.find(where.places, run_id, where.broker)
+    earlier = collect.find(where.places, rejoin.named(where, run_id), where.broker)
     artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, settings), where)
-    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
+    report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
 
 @takes_place
 def bless(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     candidate_id: Annotated[
         str | None,
         typer.Option("--candidate-id", metavar="ID", help="Which candidate, where the run has several."),
@@ -202,9 +213,10 @@ def bless(
     """
     from aggregate.text.files import write_text
     from producer.baselines import bless as blessing
-    from producer.runs import collect
+    from producer.runs import collect, rejoin
 
     where = run_context(options(context, flags))
+    run_id = rejoin.named(where, run_id)
     artifacts = collect.find(where.places, run_id, where.broker)
     artifact = blessing.choose(artifacts, candidate_id)
     blessed, warnings = blessing.bless(artifact, where.places)

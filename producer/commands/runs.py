@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from producer.commands.evaluate import report_and_exit, run_context
-from producer.commands.flags import Json, Quiet, RunId, option, options, print_json, takes_place
-from producer.state_root import check_run_id
+from producer.commands.flags import Details, Json, Quiet, RunId, option, options, print_json, takes_place
 
 
 @takes_place
@@ -35,10 +34,11 @@ def runs(
       uplift runs --delete 20260101-120000-abc123
     """
     from producer.display import run_list
+    from producer.runs import rejoin
 
     where = run_context(options(context, flags))
     if delete:
-        for run_id in delete:
+        for run_id in [rejoin.named(where, given) for given in delete]:
             run_list.delete(where.places, where.broker, run_id)
             typer.echo(f"uplift: deleted {run_id}", err=True)
         return
@@ -56,7 +56,7 @@ def runs(
 @takes_place
 def status(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -65,9 +65,10 @@ def status(
     Example: uplift status 20260101-120000-abc123 --json
     """
     from producer.display import run_status
+    from producer.runs import rejoin
 
     where = run_context(options(context, flags))
-    facts = run_status.status(where.places, where.broker, check_run_id(run_id))
+    facts = run_status.status(where.places, where.broker, rejoin.named(where, run_id))
     if as_json:
         print_json(facts)
     else:
@@ -77,31 +78,52 @@ def status(
 @takes_place
 def show(
     context: typer.Context,
-    run_id: RunId,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task id of the suite.")],
+    run_id: RunId = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK", show_default=False, help="A task id of the suite. [default: all that failed]"
+        ),
+    ] = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
     """Show every attempt of a task: what the model said and what the judge made of it.
 
-    Example: uplift show 20260101-120000-abc123 names-the-platform
+    Without a task it lists what failed.
+
+    Examples:
+
+      uplift show
+
+      uplift show last names-the-platform
     """
     from producer.display import run_list
+    from producer.runs import rejoin
 
     where = run_context(options(context, flags))
-    records = run_list.attempts(where.places, where.broker, check_run_id(run_id), task)
+    run_id = rejoin.named(where, run_id)
+    if task is not None:
+        records = run_list.attempts(where.places, where.broker, run_id, task)
+    else:
+        records = run_list.failures(where.places, where.broker, run_id)
     if as_json:
         for record in records:
             typer.echo(record.model_dump_json())
-        return
-    typer.echo(run_list.attempt_texts(records), nl=False)
+    elif task is not None:
+        typer.echo(run_list.attempt_texts(records), nl=False)
+    else:
+        typer.echo(
+            run_list.failure_texts(records, where.places.command("show", run_id, where.broker)), nl=False
+        )
 
 
 @takes_place
 def watch(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     quiet: Quiet = False,
+    details: Details = False,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -109,20 +131,21 @@ def watch(
 
     Ctrl-C stops watching and leaves the run alone. For a run that is over, its result is shown again.
 
-    Example: uplift watch 20260101-120000-abc123
+    Example: uplift watch
     """
     from producer.runs import rejoin
 
     where = run_context(options(context, flags), quiet=quiet)
-    artifacts = rejoin.watch(run_id, where)
-    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
+    artifacts = rejoin.watch(rejoin.named(where, run_id), where)
+    report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
 
 @takes_place
 def cancel(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     quiet: Quiet = False,
+    details: Details = False,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -133,14 +156,14 @@ def cancel(
     from producer.runs import rejoin
 
     where = run_context(options(context, flags), quiet=quiet)
-    artifacts = rejoin.cancel(run_id, where)
-    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
+    artifacts = rejoin.cancel(rejoin.named(where, run_id), where)
+    report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
 
 @takes_place
 def resume(
     context: typer.Context,
-    run_id: RunId,
+    run_id: RunId = None,
     # Under other names than the settings': a config is for runs that start.
     new_in_flight: Annotated[int | None, option("in_flight", "as in the run")] = None,
     new_budget: Annotated[
@@ -148,16 +171,18 @@ def resume(
         typer.Option("--budget-usd", metavar="SUM", help="Another budget, in USD, for a run that has one."),
     ] = None,
     quiet: Quiet = False,
+    details: Details = False,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
     """Go on with a run that was interrupted, cancelled or lost: only what has no record is run.
 
-    A run whose budget is spent goes on with a larger one.
+    A run whose budget is spent goes on with a larger one. Of a finished run, attempts that ended in an error are tried
+    again, up to three times.
 
     Examples:
 
-      uplift resume 20260101-120000-abc123
+      uplift resume
 
       uplift resume 20260101-120000-abc123 --budget-usd 10
     """
@@ -167,5 +192,5 @@ def resume(
     changed = RunSettings.checked({"in_flight": new_in_flight, "budget_usd": new_budget})
     where = run_context(options(context, flags), quiet=quiet)
     where = replace(where, worker=changed.private_worker)
-    artifacts = rejoin.resume(run_id, where, new_budget)
-    report_and_exit(artifacts, where.places, quiet=quiet, as_json=as_json)
+    artifacts = rejoin.resume(rejoin.named(where, run_id), where, new_budget)
+    report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)

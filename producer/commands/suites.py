@@ -18,7 +18,8 @@ def init(as_json: Json = False) -> None:
     """Write a commented suite, fixtures and a CI workflow for the skill in the current folder.
 
     Nothing is asked and nothing is overwritten: the skill's name and purpose come from its SKILL.md (a draft is
-    written where there is none), and files that exist stay as they are.
+    written where there is none), and files that exist stay as they are. An evals/evals.json is used as it is, a
+    promptfooconfig.yaml becomes the suite. The workflow goes to the top of the repository.
 
     Example: cd my-skill && uplift init
     """
@@ -32,17 +33,15 @@ def init(as_json: Json = False) -> None:
         typer.echo(f"wrote {path}")
     for path in started.kept:
         typer.echo(f"kept {path}, which was there already")
-    if started.repository is not None:
-        typer.echo(
-            f"\nGitHub reads workflows at the top of a repository only: move {starting.WORKFLOW} to\n"
-            f"{started.repository}"
-        )
+    for note in started.notes:
+        typer.echo(f"note: {note}")
     if started.fill_in is not None:
         typer.echo(
             f"\nNobody knows where a CI job could get this copy of Uplift from: fill in UPLIFT in {started.fill_in}"
         )
     typer.echo(f"\nTry it now, without a model and without a key:\n\n  {started.command}\n")
-    typer.echo(f"Then write real tasks into {starting.SUITE}, and leave --mock out to ask Claude Code.")
+    typer.echo(f"Then write real tasks into {started.suite}, and leave --mock out to ask Claude Code.")
+    typer.echo("After an edit, compare with the last commit: uplift evaluate --baseline git:HEAD")
 
 
 def import_(
@@ -139,9 +138,10 @@ def validate(
         return
     if not suites:
         raise typer.BadParameter("give the suites to check, for example uplift validate suite.yaml")
+    from producer.importers import evals_json
     from producer.suites import suite
 
-    problems = suite.validate(suites)
+    problems = suite.validate(suites, evals_json.load)
     if as_json:
         print_json(problems)
     else:

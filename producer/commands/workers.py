@@ -1,14 +1,16 @@
-"""`uplift worker` and `uplift monitor`: take work from a broker, and watch workers and batches in a browser."""
+"""`uplift worker`, `queue` and `monitor`: take work from a broker, count it, and watch it in a browser."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from typing import Annotated, Any
 
 import typer
 
-from producer.commands.flags import options, takes_settings
+from producer.commands.flags import Json, options, takes_settings
+from producer.settings.run_settings import RunSettings
 
 _NO_SERVER = {"broker": "none: this command starts no server"}
 
@@ -19,6 +21,9 @@ def worker(
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
     ] = "warning",
+    log_format: Annotated[
+        str, typer.Option("--log-format", metavar="FORMAT", help="text, or json: an object a line.")
+    ] = "text",
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -46,26 +51,27 @@ def worker(
 
     Example: uplift worker --broker redis://:password@queue.internal:6379/0
     """
-    from producer.server.connect import broker_url, open_server
+    from producer.server.connect import open_server
     from workers.store.keys import redacted
     from workers.store.redis_client import check
 
     settings = options(context, flags)
-    url = broker_url(settings.broker, insecure=settings.insecure)
-    if url is None:
-        raise typer.BadParameter(
-            "give the broker's address, for example --broker redis://127.0.0.1:6379/0, or set UPLIFT_BROKER"
-        )
+    url = _given_broker(settings)
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"--log-level is {log_level!r}; give debug, info, warning or error")
+    if log_format not in ("text", "json"):
+        raise typer.BadParameter(f"--log-format is {log_format!r}; give text or json")
     os.environ["UPLIFT_BROKER"] = url
     os.environ.update(settings.private_worker)
     _ask_for_metrics(metrics_port, metrics_address)
-    for warning in check(open_server(url).store.client):
-        typer.echo(f"uplift: {warning}", err=True)
-    typer.echo(f"uplift: worker {os.getpid()} takes work from {redacted(url)}; Ctrl-C stops it", err=True)
     from workers.__main__ import main
+    from workers.process.logs import tell, write_json
 
+    if log_format == "json":
+        write_json(log_level)
+    for warning in check(open_server(url).store.client):
+        tell(warning)
+    tell(f"worker {os.getpid()} takes work from {redacted(url)}; Ctrl-C stops it")
     main(log_level=log_level)
 
 
@@ -88,6 +94,33 @@ def _ask_for_metrics(port: int | None, address: str) -> None:
         endpoint()
     except InvalidMetrics as problem:
         raise typer.BadParameter(str(problem)) from None
+
+
+@takes_settings("broker", "insecure", unset=_NO_SERVER)
+def queue(context: typer.Context, as_json: Json = False, **flags: Any) -> None:
+    """Count attempts that wait and are under way on a broker, also with no worker alive.
+
+    `total` is the number to scale workers on; runs of which only the end is missing count as one each.
+
+    Example: uplift queue --broker redis://127.0.0.1:6379/0 --json
+    """
+    from aggregate.text.formats import counted
+    from producer.server.connect import open_server
+    from workers.store.backlog import backlog
+
+    now = backlog(open_server(_given_broker(options(context, flags))).store.client)
+    what = f"{counted(now['waiting'], 'attempt')} waiting, {now['under_way']} under way"
+    ends = f"{counted(now['finishing'], 'run')} to finish; {counted(now['workers'], 'worker')}"
+    typer.echo(json.dumps(now) if as_json else f"{now['total']} to do: {what}, {ends}")
+
+
+def _given_broker(settings: RunSettings) -> str:
+    from producer.server.connect import broker_url
+
+    if url := broker_url(settings.broker, insecure=settings.insecure):
+        return url
+    example = "--broker redis://127.0.0.1:6379/0"
+    raise typer.BadParameter(f"give the broker's address, for example {example}, or set UPLIFT_BROKER")
 
 
 @takes_settings("broker", "insecure", unset=_NO_SERVER)
@@ -116,19 +149,17 @@ def monitor(
     """Start Flower for a broker, on loopback, read-only and behind a password.
 
     It shows workers, batches and rates. Batches are named by run and tasks; no prompt, skill or output is shown,
-    because none travels in messages. Prometheus can read /metrics with the same name and password.
+    because none travels in messages. Prometheus can read /metrics with the same name and password, and autoscalers
+    /queue, which is what `uplift queue --json` prints.
 
     Example: uplift monitor --broker redis://127.0.0.1:6379/0
     """
     from importlib.util import find_spec
 
-    from producer.server.connect import broker_url, open_server
+    from producer.server.connect import open_server
     from workers.models.choose import how_to_install
 
-    settings = options(context, flags)
-    url = broker_url(settings.broker, insecure=settings.insecure)
-    if url is None:
-        raise typer.BadParameter("give the broker to look at, with --broker URL or UPLIFT_BROKER")
+    url = _given_broker(options(context, flags))
     if find_spec("flower") is None:
         raise typer.BadParameter(f"Flower is not installed; install it: {how_to_install('monitor')}")
     from producer.setup.flower import InvalidLogin, Login, Monitor

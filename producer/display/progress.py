@@ -54,6 +54,7 @@ class LiveView:
             ("cost", Text(cost(view))),
             ("in flight", Text(", ".join(_in_flight(view)))),
             ("workers", _workers(view)),
+            *([("paced", Text(paced(view.inside.paced)))] if view.inside.paced else []),
             *_details(view, width),
         ]
         room = max(0, height - frame - len(shown) - len(outcome))
@@ -127,8 +128,9 @@ def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
 
 
 def _in_flight(view: View) -> Iterator[str]:
-    yield f"{view.progress.in_flight:,}"
     models = view.inside.in_flight
+    # The run's own count is newer than the heartbeats that tell the models, and would not be their sum.
+    yield f"{sum(models.values()) if len(models) > 1 else view.progress.in_flight:,}"
     if len(models) > 1:
         yield from (f"{plain(model, LONGEST_NAME)} {count:,}" for model, count in models.items())
     elif models:
@@ -166,6 +168,12 @@ def _labelled(facts: Iterable[tuple[str, Text]]) -> Table:
         words.overflow = "ellipsis"
         table.add_row(label, words)
     return table
+
+
+def paced(models: Mapping[str, int]) -> str:
+    """How often models may be asked whose providers set the pace."""
+    rates = [f"{plain(model, 40)} {rate:,} calls a minute" for model, rate in models.items()]
+    return f"by the provider: {', '.join(rates)}"
 
 
 def cost(view: View) -> str:
@@ -325,6 +333,7 @@ def line(view: View) -> str:
         counted(view.workers, "worker"),
         _count(view.inside.retries, "retry", "retries"),
         _count(view.errors(), "error"),
+        "paced by the provider" if view.inside.paced else "",
         cost(view),
         f"{clock(view.elapsed)} elapsed",
         time_left(view),

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
 from aggregate.text.files import exists
-from aggregate.text.formats import plain
+from aggregate.text.formats import plain, safe_line
 from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
-from producer.display.run_status import moment, state_word
+from producer.display.run_status import moment, results, state_word
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
@@ -28,7 +29,10 @@ _FILE_WIDTH = 200
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run in a list; `done` and `total` count attempts."""
+    """One run in a list; `done` and `total` count attempts. `answer` is its result in a few words.
+
+    With several candidates the verdict is the worst one's, and each has its own numbers in `candidates`.
+    """
 
     run_id: str
     state: str
@@ -39,6 +43,10 @@ class RunRow:
     verdict: str | None = None
     decision: str | None = None
     delta: float | None = None
+    attempt_delta: float | None = None
+    answer: str | None = None
+    diagnosis: tuple[str, ...] = ()
+    candidates: tuple[dict[str, Any], ...] = ()
 
 
 def worker_versions(broker: str | None) -> str:
@@ -63,20 +71,19 @@ def rows(places: Places, broker: str | None) -> list[RunRow]:
 
 def _at_home(places: Places) -> Iterator[RunRow]:
     for run_id in places.run_ids("runs"):
-        # The last row of a run is shown: that of a candidate that was run, where there is one.
-        for artifact in sorted(finished(places, run_id), key=attrgetter("was_run")):
-            counts = artifact.attempts
-            yield RunRow(
-                run_id=artifact.run_id,
-                state=artifact.status,
-                created_at=artifact.created_at,
-                suite=artifact.task_suite,
-                done=counts.run if counts else None,
-                total=counts.planned if counts else None,
-                verdict=artifact.verdict,
-                decision=artifact.decision,
-                delta=artifact.delta,
-            )
+        artifacts = finished(places, run_id)
+        if not artifacts:
+            continue
+        first = next((one for one in artifacts if one.was_run), artifacts[0])
+        yield RunRow(
+            run_id=run_id,
+            state=first.status,
+            created_at=first.created_at,
+            suite=first.task_suite,
+            done=first.attempts.run if first.attempts else None,
+            total=first.attempts.planned if first.attempts else None,
+            **results(artifacts),
+        )
 
 
 def _unfinished(places: Places) -> Iterator[RunRow]:
@@ -151,9 +158,27 @@ def attempt_texts(records: list[AttemptRecord]) -> str:
         head = f"attempt {record.attempt}, {record.arm}, {record.model}: {record.outcome}, score {score}"
         lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
         text = record.completion.text if record.completion else ""
-        lines += [f"  | {plain(line)}" for line in text.splitlines()]
+        lines += [f"  | {safe_line(line.expandtabs(4))}".rstrip() for line in text.splitlines()]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def failures(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+    """The attempts of a run that did not pass, by task; raises UnknownRun."""
+    failed = [record for record in _records(places, broker, run_id) if record.outcome != "passed"]
+    return sorted(failed, key=lambda record: (record.task, record.arm, record.model or "", record.attempt))
+
+
+def failure_texts(failed: list[AttemptRecord], command: str) -> str:
+    """One line for each task and arm with attempts that did not pass: how many, and why the first did not."""
+    if not failed:
+        return "every attempt passed\n"
+    lines = []
+    for (task, arm), group in groupby(failed, key=lambda record: (record.task, record.arm)):
+        records = list(group)
+        why = plain(records[0].error or records[0].details or records[0].outcome, 100)
+        lines.append(f"{plain(task)}, {plain(arm)}: {len(records)} not passed: {why}\n")
+    return "".join([*lines, f"\nall attempts of a task: {command} TASK\n"])
 
 
 def delete(places: Places, broker: str | None, run_id: str) -> None:
@@ -192,11 +217,11 @@ def show(rows: list[RunRow]) -> None:
     if not console.is_terminal:  # a file or a pipe, which has no width
         console.width = max(console.width, _FILE_WIDTH)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    columns = ["run", "state", "attempts", "verdict", "decision", "delta", "suite"]
+    columns = ["run", "state", "attempts", "verdict", "result", "suite"]
     if console.width < _WIDE:
         columns.pop()
     for column in columns:
-        table.add_column(column, no_wrap=column != "suite", justify="right" if column == "delta" else "left")
+        table.add_column(column, no_wrap=column != "suite")
     for row in rows:
         suite = Path(row.suite or "–")
         cells = (
@@ -204,8 +229,7 @@ def show(rows: list[RunRow]) -> None:
             row.state,
             f"{row.done}/{row.total}" if row.total is not None else "–",
             row.verdict or "–",
-            row.decision or "–",
-            "–" if row.delta is None else f"{100 * row.delta:+.1f}",
+            row.answer or "–",
             plain("/".join(suite.parts[-2:]), 60),
         )
         table.add_row(*cells[: len(columns)])

@@ -10,10 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
+from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
 from aggregate.records.record import JUDGED
-from aggregate.text.formats import plain, points
-from producer.display.progress import clock, delta_words, spending, usd
+from aggregate.text.formats import plain
+from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import connect
 from producer.server.connect import OUT_OF_REACH, Server, ServerNotRunning
@@ -59,20 +60,42 @@ def state_word(state: State) -> str:
     return halt or "running"
 
 
+_ENDED = ("run", "state", "created_at", "suite", "answer", "next", "artifact")
+_RESULTS = ("verdict", "decision", "delta", "attempt_delta")
+_RATES = ("execution_pass_rate", "baseline_pass_rate")
+
+
+def results(artifacts: list[Artifact]) -> dict[str, Any]:
+    """The answer in a few words, and the numbers of a run's only candidate, or of each of several."""
+    each = [
+        {
+            "candidate_id": artifact.candidate_id,
+            **{name: getattr(artifact, name) for name in _RESULTS},
+            "diagnosis": tuple(cause.code for cause in artifact.diagnosis),
+        }
+        for artifact in artifacts
+    ]
+    if len(each) > 1:
+        worst = max(artifacts, key=Artifact.exit_code)
+        return {"answer": brief(artifacts), "verdict": worst.verdict, "candidates": tuple(each)}
+    return {"answer": brief(artifacts), **{name: each[0][name] for name in (*_RESULTS, "diagnosis")}}
+
+
 def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
     first = artifacts[0]
-    results = ("verdict", "decision", "execution_pass_rate", "baseline_pass_rate", "delta", "reason")
     facts: dict[str, Any] = {
         "run": run_id,
         "state": first.status,
         "created_at": first.created_at,
         "suite": first.task_suite,
-        **{name: getattr(first, name) for name in results},
+        **results(artifacts),
         "artifact": first.truth_anchor,
     }
-    if len(artifacts) > 1:
-        names = {"candidate_id", "verdict", "decision", "execution_pass_rate", "delta"}
-        facts["candidates"] = [artifact.model_dump(include=names) for artifact in artifacts]
+    if len(artifacts) == 1:
+        answer = answer_of(first)
+        told = {line.kind: line.text for line in answer.lines}
+        facts |= {name: getattr(first, name) for name in (*_RATES, "reason")}
+        facts |= {"answer": answer.headline, "lines": told, "next": answer.next.text}
     return facts
 
 
@@ -117,6 +140,7 @@ def _numbers(view: View, *, running: bool) -> dict[str, Any]:
         "attempts_per_second": view.rate,
         "seconds_left": None if left is None else round(left),
         "retries": view.inside.retries,
+        "paced_by_provider": view.inside.paced,
         "unpriced": view.inside.unpriced,
         "spent_usd": None if view.spent is None else round(view.spent, 6),
         "assumed_usd": round(view.progress.assumed, 6),
@@ -157,22 +181,20 @@ def show(facts: dict[str, Any]) -> None:
 
 
 def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    names = {"created_at": "created", "execution_pass_rate": "candidate", "baseline_pass_rate": "baseline"}
-    lines = []
-    for name, value in facts.items():
-        if name == "candidates":
-            lines += [
-                ("", f"{one['candidate_id']}: {one['verdict']}, {_text(one['decision'])}") for one in value
-            ]
-        elif value is not None:
-            words = f"{100 * value:.1f} %" if name.endswith("_pass_rate") else _text(value)
-            lines.append((names.get(name, name), points(value) if name == "delta" else words))
-    return lines
+    """How the run ended, in the words of its answer."""
+    lines = [("created" if name == "created_at" else name, _text(facts[name])) for name in _ENDED[:5]]
+    lines += [("", text) for text in facts.get("lines", {}).values()]
+    lines += [
+        ("", f"{one['candidate_id']}: {one['verdict']}, {_text(one['decision'])}")
+        for one in facts.get("candidates", ())
+    ]
+    return lines + [(name, _text(facts[name])) for name in _ENDED[5:] if facts.get(name)]
 
 
 def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
-    models = ", ".join(f"{model} {count}" for model, count in facts["in_flight_by_model"].items())
+    by_model = facts["in_flight_by_model"]
+    models = ", ".join(f"{model} {count}" for model, count in by_model.items())
     lines = [
         ("run", facts["run"]),
         ("state", facts["state"] + (f": {facts['why']}" if "why" in facts else "")),
@@ -183,9 +205,11 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{facts['done']:,} of {facts['total']:,}" + (f", about {clock(left)} left" if left else ""),
         ),
         ("cost", _cost(facts)),
-        ("in flight", f"{facts['in_flight']:,}" + (f": {models}" if models else "")),
+        # Parts and their sum come from the same heartbeats; the run's own count is newer.
+        ("in flight", f"{sum(by_model.values()):,}: {models}" if models else f"{facts['in_flight']:,}"),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
+        *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),
         *([("next", facts["next"])] if "next" in facts else []),
     ]
     for attempt in facts["slowest"][:1]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 
 from aggregate.records.run_info import BASELINE, ORACLE
 from workers.process import heartbeat
-from workers.store.keys import Keys
+from workers.store.keys import Keys, limits
 from workers.store.messages import Manifest
 from workers.store.run_store import Progress, Store
 
@@ -65,7 +65,8 @@ class InFlight:
 class WorkerActivity:
     """What workers do for a run; `workers` has the beats of those that are at it.
 
-    `done` counts every try; of `unpriced` ones nobody knows the cost.
+    `done` counts every try; of `unpriced` ones nobody knows the cost. `paced` has the calls a minute of models that
+    their providers ask us to spare.
     """
 
     in_flight: dict[str, int] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class WorkerActivity:
     retries: int = 0
     unpriced: int = 0
     spent: float = 0.0
+    paced: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,16 @@ class Looker:
             retries=sum(beat.retries for beat in beats),
             unpriced=sum(beat.unpriced for beat in beats),
             spent=sum(beat.spent for beat in beats),
+            paced=self._paced(),
         )
+
+    def _paced(self) -> dict[str, int]:
+        judge = self._manifest.judge_model
+        models = dict.fromkeys([*self._manifest.models, *([judge] if judge else [])])
+        pipe = self._store.client.pipeline(transaction=False)
+        for model in models:
+            pipe.hget(limits(model)[1], "rate")
+        return {model: round(float(rate)) for model, rate in zip(models, pipe.execute(), strict=True) if rate}
 
     def _named(self, index: int, seconds: float) -> InFlight:
         cell = self._grid.cell(index)

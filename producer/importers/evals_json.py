@@ -6,9 +6,12 @@ The first calls the statements `expectations`, the second `assertions`; each bec
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from judges.safe_text import shown
+from producer.importers import imported
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
@@ -21,10 +24,29 @@ from producer.importers.imported import (
     slug,
     statements_judge,
 )
+from producer.suites import suite
+from producer.suites.suite import Suite
 from producer.suites.yaml_file import Node
 
+FILE_NAME = "evals.json"
 _STATEMENTS = ("expectations", "assertions")
 _KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
+
+
+_fixtures: list[TemporaryDirectory[str]] = []  # of suites made from evals.json, until this process ends
+
+
+def load(path: Path) -> Suite:
+    """The suite in a file; an evals.json becomes one in memory, with warnings of what is left out."""
+    if path.name != FILE_NAME:
+        return suite.load(path)
+    found = convert(path)
+    _fixtures.append(TemporaryDirectory(prefix="uplift-evals-"))
+    made = suite.load(imported.write(found, Path(_fixtures[-1].name, "suite")))
+    left_out = [f"left out: {item}" for item in found.left_out if item.kind != "setting"]
+    if others := len(found.left_out) - len(left_out):
+        left_out.append(f"{path}: {others} settings have no equivalent; `uplift import {path}` lists them")
+    return replace(made, path=path, warnings=(*made.warnings, *left_out))
 
 
 def convert(path: Path) -> Found:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import yaml
 
 from aggregate.text import files
-from judges.errors import UpliftError
 from judges.safe_text import shown
 from producer.suites import json_file, rules, suite, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node, Problem
@@ -32,12 +31,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 Part = Literal["task", "assertion", "setting"]
 
 
-class Unimportable(UpliftError):
+class Unimportable(suite.InvalidSuite):
     """Nothing was written; `problems` says all that is wrong, in the order of the file."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = tuple(problems)
 
 
 def unimportable(source: str | Path, message: str) -> Unimportable:

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from aggregate.artifact import file
+from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, NotAnArtifact
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
@@ -71,8 +72,8 @@ class Workspaces:
             return None
 
 
-class Pages:
-    """The HTML pages of a run that is coming home: they take its records as these go by, one page a candidate.
+class HomePage:
+    """The HTML page of a run that is coming home: it takes the records as these go by.
 
     A page that breaks must not lose a record: `write` raises what went wrong.
     """
@@ -81,41 +82,32 @@ class Pages:
         from aggregate.records.run_info import BASELINE
         from aggregate.report.html import Page
 
-        several = len(artifacts) > 1
-        self._pages = [
-            Page(places.report(artifact, several=several), (BASELINE, artifact.arm)) for artifact in artifacts
-        ]
-        self._filled = [
-            page for page, artifact in zip(self._pages, artifacts, strict=True) if artifact.was_run
-        ]
+        arms = {artifact.arm for artifact in artifacts if artifact.was_run}
+        self._page = Page(places.report(artifacts[0], several=False), arms and {BASELINE, *arms})
         self._broken: Exception | None = None
 
     def add(self, record: AttemptRecord) -> None:
-        """Add a record to the pages that show it."""
+        """Add a record to the page."""
         try:
-            for page in self._filled if self._broken is None else ():
-                page.add(record)
+            if self._broken is None:
+                self._page.add(record)
         except OSError:
             raise
         except Exception as problem:
             self._broken = problem
 
-    def write(self, artifacts: list[Artifact], tasks: Path) -> list[Path]:
-        """Write the pages, once all records have gone by; `tasks` is the file with what the tasks asked."""
+    def write(self, artifacts: list[Artifact], tasks: Path) -> Path:
+        """Write the page, once all records have gone by; `tasks` is the file with what the tasks asked."""
         from aggregate.report.source import Material, read_tasks
 
         if self._broken is not None:
             raise self._broken
-        texts = read_tasks(tasks)
-        return [
-            page.write(Material(artifact, list, texts))
-            for page, artifact in zip(self._pages, artifacts, strict=True)
-        ]
+        first, *others = artifacts
+        return self._page.write(Material(first, list, read_tasks(tasks), tuple(others)))
 
     def close(self) -> None:
-        """Leave nothing behind of pages that were not written."""
-        for page in self._pages:
-            page.discard()
+        """Leave nothing behind of a page that was not written."""
+        self._page.discard()
 
 
 def collect(
@@ -126,9 +118,10 @@ def collect(
     Every file appears whole or not at all, and the server keeps the run: where the disk is full, it can be done
     again later.
     """
+    artifacts = [placed(artifact, places, broker) for artifact in artifacts]
     try:
-        with closing(Pages(places, artifacts)) as pages:
-            return _in_one_pass(store, run, artifacts, places, pages)
+        with closing(HomePage(places, artifacts)) as page:
+            return _in_one_pass(store, run, artifacts, places, page)
     except OSError as problem:
         # A write that failed knows no file name, and without one nobody knows where there is no room.
         where = problem.filename or str(places.root)
@@ -137,10 +130,21 @@ def collect(
         raise OSError(problem.errno, f"{problem.strerror}; {words}", where) from problem
 
 
+def placed(artifact: Artifact, places: Places, broker: str | None = None) -> Artifact:
+    """The artifact with an answer whose command can be typed where we are."""
+    answer = answer_of(artifact)
+    if answer.next.command:
+        verb, run_id, *more = answer.next.command
+        # All but going on is done with what is at home.
+        typed = places.command(verb, run_id, broker if verb == "resume" else None, *more)
+        answer = answer.model_copy(update={"next": answer.next.typed(typed)})
+    return artifact.model_copy(update={"answer": answer})
+
+
 def _in_one_pass(
-    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, pages: Pages
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, page: HomePage
 ) -> list[Artifact]:
-    """Read each record once: into the records' file, the pages and, a baseline's, the cache where the run has one."""
+    """Read each record once: into the records' file, the page and, a baseline's, the cache where the run has one."""
     run_id, now = run.run_id, time.time()
     notes = places.notes(run_id)
     cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
@@ -151,7 +155,7 @@ def _in_one_pass(
             if cache is not None and index in notes.cache_keys:
                 cache.put(notes.cache_keys[index], record, now)
             workspaces.note(record)
-            pages.add(record)
+            page.add(record)
             yield record
 
     write_records(places.records(run_id), records())
@@ -160,7 +164,7 @@ def _in_one_pass(
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
     written = write(artifacts, notes, places)
     try:
-        pages.write(written, places.tasks(run_id))
+        page.write(written, places.tasks(run_id))
     except OSError:
         raise
     # A page can be made again, by a version that knows how; the verdict was paid for and stands without one.

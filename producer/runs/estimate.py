@@ -1,4 +1,4 @@
-"""What a plan would do, for `--dry-run`: how many calls, on what, and what they may cost."""
+"""What a plan would do: how many calls, on what, what they may cost, and how much of the server's memory they take."""
 
 from __future__ import annotations
 
@@ -7,14 +7,30 @@ import time
 from collections.abc import Container
 from typing import Any
 
-from producer.baselines.cache import look_up
+from judges.errors import INFRASTRUCTURE, UpliftError
+from producer.baselines.cache import Reuse, look_up
 from producer.plan import Plan, mounts
-from producer.runs.submit import asked_by
-from workers.models.choose import graders, is_agent, lacking
+from workers.models.choose import asked, graders, is_agent, lacking
 from workers.models.prices import attempt_estimate, longest_answer
+from workers.store import keys, redis_client
+from workers.store.run_store import Store, pack, pack_task
 
+# Bytes, measured with `python -m bench.server_memory`; docs/scaling.md has its table.
+ENTRY = 64  # what the server needs for a task or a record beside its text
+SMALLEST_RECORD = 400  # with an answer of a few words
+TYPICAL_RECORD = 900  # with an answer of 1 kB
+MESSAGE = 120  # an attempt's share of its batch
+FIXED = 700_000  # manifest, scripts, connections of a few workers
 # In tokens, a few paragraphs: an assumption, and told beside the figure that rests on it.
 TYPICAL_ANSWER = 300
+
+
+def asked_by(plan: Plan) -> list[str]:
+    """The models that a plan asks; none where nothing is run."""
+    options, rejudged = plan.options, plan.rejudged_from is not None
+    if not plan.arms:
+        return []
+    return asked(options.models, plan.suite.tasks, options.judge_model, rejudged=rejudged)
 
 
 def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
@@ -74,3 +90,54 @@ def _cost(plan: Plan, cached: Container[int], tokens: int) -> float | None:
             return None
         total += cost
     return round(total, 6)
+
+
+class DoesNotFit(UpliftError):
+    """The server has less memory left than the run needs at least."""
+
+    exit_code = INFRASTRUCTURE
+
+
+def check_size(store: Store, plan: Plan, reuse: Reuse) -> str | None:
+    """What to say of a run that may not fit into the server's maxmemory; raises DoesNotFit for one that cannot.
+
+    New records are taken to be as large as those that are there already: from a cache, a blessed baseline or a
+    recording. What agents leave in their folders is not foreseen.
+    """
+    memory = redis_client.memory(store.client)
+    if memory is None or store.client.exists(keys.Keys(plan.run_id).state):
+        return None
+    used, most = memory
+    reused = [len(pack(record)) + ENTRY for record in reuse.cached.values()]
+    recorded = [len(pack(record)) + ENTRY for _, record in plan.placed(plan.recorded)]
+    tasks = sum(len(pack_task(task)) + ENTRY for task in plan.suite.tasks)
+    bundles = sum(
+        len(data)
+        for digest, data in {bundle.digest: bundle.data for bundle in plan.bundles}.items()
+        if not store.client.exists(keys.bundle(digest))
+    )
+    known = tasks + bundles + sum(reused) + sum(recorded)
+    new, options, seen = plan.grid.attempts - len(reused), plan.options, reused + recorded
+    certain = 0 if options.stop_early or options.budget_usd is not None else new
+    least = known + certain * SMALLEST_RECORD
+    each = max(SMALLEST_RECORD, sum(seen) // len(seen)) if seen else TYPICAL_RECORD
+    likely = known + new * (each + MESSAGE) + FIXED
+    parts = f"tasks {_mb(tasks)}, bundles {_mb(bundles)}, records that are there {_mb(sum(seen))}"
+    left = f"{_mb(max(0, most - used))} of its maxmemory ({_mb(most)}) are left"
+    remedy = "raise maxmemory, delete runs, or run fewer attempts"
+    if least > most - used:
+        raise DoesNotFit(
+            f"the run needs at least {_mb(least)} on the server ({parts}, and {certain:,} new ones of "
+            f"{SMALLEST_RECORD} bytes), but {left}; {remedy}"
+        )
+    if likely > most - used:
+        basis = f"as in the {len(seen):,} that are there" if seen else "an assumption"
+        return (
+            f"the run may fill the server: it takes about {_mb(likely)} ({parts}, and {new:,} new ones of "
+            f"{each:,} bytes, {basis}), but {left}; while it is full the run waits: {remedy}"
+        )
+    return None
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

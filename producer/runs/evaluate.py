@@ -5,18 +5,21 @@ The first Ctrl-C or SIGTERM stops new attempts, the second ends the command at o
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from aggregate.artifact.model import Artifact
-from aggregate.text.files import make_folder, open_to_write
-from producer.baselines import fingerprints
+from aggregate.text.files import exists, is_file, make_folder, open_to_write
+from producer.baselines import fingerprints, git
 from producer.baselines.bless import with_baseline
 from producer.baselines.cache import Reuse, look_up
 from producer.display.progress import Display
@@ -26,7 +29,7 @@ from producer.runs.submit import check_models, submit
 from producer.runs.watch import Watch
 from producer.server import connect
 from producer.server.connect import Server, ServerNotRunning
-from producer.settings.run_settings import RunSettings
+from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Notes, Places, check_output, finished
 from producer.suites.suite import Suite
 from workers.store.redis_client import AWAY
@@ -90,9 +93,41 @@ class RunContext:
 
 
 def planned(options: RunSettings, *, run_id: str | None = None, suite: Suite | None = None) -> Plan:
-    """The plan that flags ask for, with the blessed baseline of a file where they name one."""
-    plan = make(options, run_id=run_id, suite=suite)
+    """The plan that flags ask for, with a baseline from git or the blessed one of a file where they name one."""
+    options.check()
+    options = _with_baseline_named(options)
+    named, place = options.baseline or "", options.skill_path or options.ranking or Path()
+    baseline = partial(git.arm, named, place) if named.startswith(git.PREFIX) else None
+    plan = make(options, run_id=run_id, suite=suite, baseline=baseline)
+    plan = replace(plan, environment=git.facts(place if place.is_dir() else place.parent))
     return with_baseline(plan, options.baseline_artifact) if options.baseline_artifact else plan
+
+
+def _with_baseline_named(options: RunSettings) -> RunSettings:
+    """What `--baseline` says, by the flags that it replaces; `bare` and commits stay as they are."""
+    named = options.baseline
+    if named is None or named == "bare" or named.startswith(git.PREFIX):
+        return options
+    if named == "none":
+        return options.model_copy(update={"baseline": None, "no_baseline": True})
+    path = Path(named)
+    try:
+        # A blessed baseline is JSON, which no skill begins like.
+        kind = "baseline_artifact" if is_file(path) and _begins(path) == b"{" else "baseline_path"
+        there = exists(path)
+    except OSError as problem:
+        raise InvalidOption(f"--baseline {path} cannot be read: {problem.strerror}") from None
+    if not there:
+        raise InvalidOption(
+            f"--baseline {named}: there is no such file or folder; give bare, none, a skill, the file of "
+            f"`uplift bless`, or a commit as git:{named if re.fullmatch(r'[A-Z0-9a-z-]+', named) else 'REF'}"
+        )
+    return options.model_copy(update={"baseline": None, kind: path})
+
+
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(1024).lstrip()[:1]
 
 
 def evaluate(plan: Plan, where: RunContext, bring: Callable[[Store], Reuse] | None = None) -> list[Artifact]:
@@ -168,7 +203,10 @@ def watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list
         if not written:
             raise
     if server.local is not None:
-        server.local.forget = all(artifact.status in ("finished", "weak_baseline") for artifact in written)
+        going_on = (
+            artifact.answer and artifact.answer.next.command[:1] == ["resume"] for artifact in written
+        )
+        server.local.forget = not any(going_on)
     return written
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
+
 from aggregate.artifact.model import Artifact
 from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
@@ -13,6 +16,36 @@ from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places, check_run_id, finished
 from workers.models.choose import asked
 from workers.store.run_store import Store, StoredRun, UnknownRun
+
+_LAST = re.compile(r"last(?:~(\d{1,6}))?")
+_SHOWN = 5
+
+
+def named(where: RunContext, text: str | None) -> str:
+    """The id of the run that is meant: `last`, `last~1`, how it begins, or nothing for the latest.
+
+    The latest is the latest of this state root, and of the broker where nothing was run here: that may be used by
+    many. An id that nobody knows stays what it is, for whoever looks for the run to say so. Raises UnknownRun.
+    """
+    wanted, known = text or "last", where.places.latest_first()
+    if wanted in known:
+        return wanted
+    last = _LAST.fullmatch(wanted)
+    if where.broker is not None and (not known or not last):
+        with closing(connect.open_server(where.broker)) as server:
+            known = list(dict.fromkeys([*known, *sorted(server.store.runs(), reverse=True)]))
+    if last:
+        number = int(last[1] or 0)
+        if number < len(known):
+            return known[number]
+        there = f"there are only {len(known)}" if known else "there is none; start one: uplift evaluate"
+        raise UnknownRun(f"no run {wanted} under {where.places.root}: {there}")
+    if wanted in known or not (begin := [run_id for run_id in known if run_id.startswith(wanted)]):
+        return check_run_id(wanted)
+    if len(begin) > 1:
+        listed = ", ".join(begin[:_SHOWN]) + (", …" if len(begin) > _SHOWN else "")
+        raise UnknownRun(f"{len(begin)} runs begin with {wanted!r}: {listed}; type more of the id")
+    return begin[0]
 
 
 def watch(run_id: str, where: RunContext) -> list[Artifact]:
@@ -64,7 +97,10 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
 
 
 def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> list[Artifact]:
-    """Publish what has no final record and follow the run to its end."""
+    """Publish what has no final record and follow the run to its end.
+
+    Of a run whose result is at home, what ended in `error` is tried again: somebody has seen why, and mended that.
+    """
     check_run_id(run_id)
     where.places.check_writable()
     try:
@@ -82,6 +118,8 @@ def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> l
 
 
 def _go_on(run: StoredRun, server: Server, where: RunContext, budget_usd: float | None) -> list[Artifact]:
+    if finished(where.places, run.run_id):
+        server.store.try_errors_again(run.run_id)
     _check_models(run, server)
     if budget_usd is not None:
         run = _with_budget(server.store, run, budget_usd)

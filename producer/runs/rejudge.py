@@ -19,6 +19,7 @@ from aggregate.text.files import is_file
 from producer import plan as plans
 from producer.baselines import fingerprints
 from producer.baselines.cache import Reuse
+from producer.importers import evals_json
 from producer.plan import Plan, PlannedArm, Source
 from producer.runs import evaluate
 from producer.runs.collect import Workspaces
@@ -73,6 +74,11 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         whole_suite=whole.tasks,
         rejudged_from=earlier,
         baseline_kind=first.baseline,
+        environment={
+            name: str(value)
+            for name, value in (first.environment.model_extra or {}).items()
+            if name.startswith("git_")
+        },
         source=Source.of(first),
     )
 
@@ -112,7 +118,7 @@ def _suite(first: Artifact, wishes: RunSettings) -> Suite:
     path = wishes.task_suite or Path(first.task_suite)
     if wishes.task_suite is None and not is_file(path):
         raise InvalidOption(f"the run's suite {path} is gone; name one with --task-suite")
-    return suites.load(path)
+    return evals_json.load(path)
 
 
 def _known_tasks(suite: Suite, places: Places, earlier: str) -> tuple[Suite, list[str]]:

@@ -15,16 +15,16 @@ from kombu.exceptions import OperationalError
 from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
-from producer.runs import size
+from producer.runs.estimate import asked_by, check_size
 from producer.server.connect import Server
-from workers.models.choose import Need, asked, lacking, needs
+from workers.models.choose import Need, lacking, needs, usable
 from workers.rounds.finish import aggregate, finish
 from workers.rounds.publish import next_end, publish_round
 from workers.store import redis_client
 from workers.store.keys import LANES, TURN, waiting_keys
 from workers.store.messages import ModelSettings
 from workers.store.redis_client import AWAY, UnusableServer
-from workers.store.run_store import State, Store, StoredRun
+from workers.store.run_store import State, Store, StoredRun, weak_baseline
 
 INSIST_SECONDS = 60.0
 
@@ -35,20 +35,16 @@ class CannotAsk(UpliftError):
     exit_code = INFRASTRUCTURE
 
 
-def asked_by(plan: Plan) -> list[str]:
-    """The models that a plan asks; none where nothing is run."""
-    options, rejudged = plan.options, plan.rejudged_from is not None
-    if not plan.arms:
-        return []
-    return asked(options.models, plan.suite.tasks, options.judge_model, rejudged=rejudged)
-
-
 def check_models(plan: Plan, broker: str | None) -> None:
     """Look for everything that a new run's models need; raises CannotAsk before anything is written or sent."""
     specs, settings = asked_by(plan), plan.options.settings
     if broker is None:
+        there = ", ".join(usable(settings, os.environ)) or "none"
+        instead = (
+            f"; or try it without a model: --mock\nmodels usable here: {there}; choose with --model SPEC, "
+        )
         check_here(
-            specs, settings, instead="" if plan.rejudged_from else "; or try it without a model: --mock"
+            specs, settings, instead="" if plan.rejudged_from else f"{instead}or models in uplift.toml"
         )
     elif specs:
         with closing(redis_client.connect(broker)) as client:
@@ -111,7 +107,7 @@ def submit(
     the server stay away.
     """
     store = server.store
-    for warning in (*redis_client.check(store.client), size.check(store, plan, reuse), *plan.warnings):
+    for warning in (*redis_client.check(store.client), check_size(store, plan, reuse), *plan.warnings):
         if warning:
             say(warning)
     if reuse.cached:
@@ -138,7 +134,7 @@ def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: f
         try:
             generation, indexes = _next_generation(server, run)
             if indexes:
-                alone = server.store.deadly(run.run_id)
+                alone = server.store.deadly(run.run_id) if generation > 1 else ()
                 publish_round(server.app, run, generation=generation, number=1, indexes=indexes, alone=alone)
             return len(indexes)
         except (*AWAY, OperationalError) as problem:
@@ -155,7 +151,8 @@ def go_on(server: Server, run: StoredRun, *, resume: str = "", insist_seconds: f
 
 def is_anything_left(store: Store, run: StoredRun) -> bool:
     """Whether a run that goes on would start another attempt."""
-    return not _is_decided(store.state(run.run_id)) and bool(store.unfinished(run, _end(store, run)))
+    state = store.state(run.run_id)
+    return not _is_decided(state) and bool(store.unfinished(run, _end(run, state)))
 
 
 def _is_decided(state: State | None) -> bool:
@@ -164,8 +161,8 @@ def _is_decided(state: State | None) -> bool:
     return state is not None and state.sealed and (bool(state.trouble) or state.halt in over)
 
 
-def _end(store: Store, run: StoredRun) -> int:
-    return store.published(run.run_id) or next_end(run, 0)
+def _end(run: StoredRun, state: State | None) -> int:
+    return (state.published if state else 0) or next_end(run, 0)
 
 
 def _next_generation(server: Server, run: StoredRun) -> tuple[int, list[int]]:
@@ -181,10 +178,12 @@ def _next_generation(server: Server, run: StoredRun) -> tuple[int, list[int]]:
             aggregate(server.settings, store, run_id, state.generation)
         return state.generation, []
     generation = store.next_generation(run_id)
-    weak = store.weak_baseline(run) is not None  # by records from the cache, or before the run was stopped
+    weak = (
+        state is not None and weak_baseline(run, state) is not None
+    )  # by records from the cache, or before the run was stopped
     if weak:
         store.halt(run_id, "weak_baseline")
-    end = _end(store, run)
+    end = _end(run, state)
     store.set_published(run_id, generation, end)
     unfinished = store.begin_round(run_id, generation, 1, store.unfinished(run, end))
     if weak or not unfinished:
@@ -199,10 +198,11 @@ def quietest_lane(store: Store) -> str:
     keys = [waiting_keys(lane) for lane in LANES]
     for key in chain.from_iterable(keys):
         pipe.llen(key)
-    lengths = iter(pipe.execute())
-    waiting = [sum(islice(lengths, len(lane))) for lane in keys]
     # Equal lanes are told apart by how many runs there are, so that runs that start together spread out.
-    turn = int(store.client.incr(TURN)) % len(LANES)
+    pipe.incr(TURN)
+    *found, turns = pipe.execute()
+    lengths, turn = iter(found), int(turns) % len(LANES)
+    waiting = [sum(islice(lengths, len(lane))) for lane in keys]
     order = [*range(turn, len(LANES)), *range(turn)]
     quietest: int = min(order, key=waiting.__getitem__)
     return LANES[quietest]

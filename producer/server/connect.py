@@ -64,8 +64,7 @@ class Server:
         """Give back every connection; a program that runs many evaluations must not collect them."""
         with suppress(redis.RedisError, OperationalError, OSError):  # a server that is gone has closed them
             self.store.client.close()
-            self.app.backend.client.connection_pool.disconnect()
-            self.app.pool.force_close_all()
+            self.app.disconnect()
         self.app.close()
 
 
@@ -132,6 +131,11 @@ def taking_over(places: Places, run_id: str, *, worker: Mapping[str, str] | None
         closing(open_server(private.url, local=private)) as server,
     ):
         if server.store.state(run_id) is None:  # its owner left nothing behind
+            for other in server.store.client.scan_iter(f"*:{run_id}:state"):
+                prefix = other.decode().split(":")[0]
+                raise private_server.NoServer(
+                    f"run {run_id} was started with UPLIFT_PREFIX={prefix}:, which is to be set again"
+                )
             private.forget = True
             raise NoTrace(places, run_id)
         # Its workers have died with the server's last owner: nobody need wait for them or their leases.

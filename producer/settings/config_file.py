@@ -35,6 +35,7 @@ from producer.settings.run_settings import (
     refused_param,
     unknown_key,
 )
+from producer.state_root import folders_above, nearest_state_root
 from workers.models.model import secrets
 from workers.store.messages import Limits
 
@@ -117,6 +118,7 @@ MAX_BYTES = 1024 * 1024
 # Variables with a meaning of their own elsewhere: workers, private programs, compose.yaml.
 OTHER_VARIABLES = (
     *("UPLIFT_CONFIG", "UPLIFT_CLAUDE", "UPLIFT_DEBUG", "UPLIFT_LEASE_SECONDS"),
+    *("UPLIFT_PREFIX", "UPLIFT_BROKER_CA"),
     *("UPLIFT_DRAIN_SECONDS", "UPLIFT_REDIS_PASSWORD", "UPLIFT_REDIS_MEMORY", "UPLIFT_MONITOR_PASSWORD"),
     *("UPLIFT_MONITOR_PORT", "UPLIFT_WORKER_MEMORY", "UPLIFT_FOLDER", "UPLIFT_USER", "UPLIFT_RESTARTS"),
     *("UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"),
@@ -155,6 +157,7 @@ class Config:
                     table[name] = value
             else:
                 values[name] = parse_tools(value) if name == "tools" else value
+        values.setdefault("state_root", nearest_state_root())
         return RunSettings.checked(values)
 
 
@@ -182,12 +185,8 @@ def load(
 
 
 def find(start: Path) -> Path | None:
-    """The nearest config at or above a folder, up to the repository's root or the user's home.
-
-    Outside both, only the folder itself is looked at: whoever can write to a shared folder above must not
-    decide what is run here.
-    """
-    for folder in _folders(start.resolve()):
+    """The nearest config at or above a folder, see `folders_above`."""
+    for folder in folders_above(start.resolve()):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
         project = folder / "pyproject.toml"
@@ -239,15 +238,6 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     known = [*variables(), *OTHER_VARIABLES]
     unknown = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
     return {name: did_you_mean(name, known) for name in sorted(unknown)}
-
-
-def _folders(start: Path) -> list[Path]:
-    above = [start, *start.parents]
-    home = Path.home().resolve()
-    for number, folder in enumerate(above):
-        if (folder / ".git").exists() or folder == home:
-            return above[: number + 1]
-    return [start]
 
 
 def _mentions_us(project: Path) -> bool:

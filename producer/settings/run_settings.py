@@ -1,6 +1,7 @@
 """Every setting of a run in one frozen model; flags, `uplift.toml`, variables, keywords and docs are made from it.
 
-A setting that workers or numbers need is inherited from the class where they find it; see `aggregate.records.settings`.
+A setting that workers or numbers need is inherited from the class where they find it: see `workers.store.messages` and
+`aggregate.records.settings`.
 """
 
 from __future__ import annotations
@@ -59,15 +60,23 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
     skill_path: Annotated[
         Path | None, Setting("What to compare", "The candidate: a skill folder or a SKILL.md.")
     ] = None
-    baseline_path: Annotated[
-        Path | None,
-        _by_flag("The baseline skill.", default="the bare model, with no skill", keyword="baseline"),
+    baseline: Annotated[
+        str | None,
+        _by_flag(
+            "bare (the model alone), none, a skill, a blessed baseline's file, or the skill as git has it: "
+            "git:REF, git:merge-base, git:last-tag.",
+            "WHAT",
+            default="bare; with --input, the ranking's target",
+        ),
     ] = None
+    baseline_path: Annotated[Path | None, _by_flag("The same as --baseline with a skill.")] = None
     baseline_artifact: Annotated[
         Path | None,
-        _by_flag("A blessed baseline, as `uplift bless` writes it: compared with, not run.", "FILE"),
+        _by_flag("The same as --baseline with the file of `uplift bless`: compared with, not run.", "FILE"),
     ] = None
-    no_baseline: Annotated[bool, _by_flag("Run the candidate alone; it passes at a rate of 0.5.")] = False
+    no_baseline: Annotated[
+        bool, _by_flag("The same as --baseline none: the candidate alone, which passes at a rate of 0.5.")
+    ] = False
     ranking: Annotated[
         Path | None, _by_flag("A ranking artifact (JSON) with candidates; pipeline mode.", flag="--input")
     ] = None
@@ -175,12 +184,15 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
         nothing = not (self.ranking or self.standalone or self.skill_path)
         if nothing or (self.ranking and self.standalone):
             yield "choose one: --standalone with --skill-path, or --input with --candidate-id"
+        if self.baseline is not None and (self.baseline_path or self.no_baseline or self.baseline_artifact):
+            yield "--baseline says it all: leave out --baseline-path, --no-baseline and --baseline-artifact"
         if self.ranking is None and self.skill_path is None:
             yield "--standalone needs --skill-path; give the skill's folder or its SKILL.md"
         if self.ranking and not self.candidate_ids:
             yield "--input needs --candidate-id; give an id of the ranking, or all"
-        if self.ranking and (self.skill_path or self.baseline_path):
-            yield "--skill-path and --baseline-path belong to --standalone; the ranking names both"
+        from_git = self.baseline is not None and self.baseline.startswith("git:")
+        if self.ranking and (self.skill_path or self.baseline_path or from_git):
+            yield "--skill-path and a skill as baseline belong to --standalone; the ranking names both"
         if self.no_baseline and self.baseline_path:
             yield "--no-baseline and --baseline-path exclude each other"
         if self.baseline_artifact and (self.baseline_path or self.no_baseline):

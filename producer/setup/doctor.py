@@ -26,7 +26,7 @@ from workers.store import redis_client as servers
 from workers.store.keys import PROTOCOL, InvalidBroker, checked_broker, redacted
 
 Status = Literal["ok", "warning", "problem"]
-LITTLE_DISK = 2 * 1024**3
+LITTLE_DISK = 1024**3
 NO_DISK = 200 * 1024**2
 VERSION_SECONDS = 15
 PINNED = ("celery", "kombu", "redis")
@@ -180,7 +180,7 @@ def _broker(url: str, *, insecure: bool) -> Iterator[Check]:
     except InvalidBroker as problem:
         yield Check("server", "problem", str(problem), "correct the address")
         return
-    client = redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    client = servers.connect(url, timeout_seconds=5, retries=1)
     try:
         yield from _server(client, url)
     except redis.AuthenticationError:
@@ -240,8 +240,7 @@ def _memory(info: Mapping[str, Any], url: str) -> Iterator[Check]:
 
 
 def _sandbox(config: Config) -> Iterator[Check]:
-    from judges.sandbox import command
-    from workers.models import agent_sandbox
+    from judges.sandbox import command, limits
 
     wanted = config.values.sandbox
     if wanted == "off":
@@ -251,13 +250,27 @@ def _sandbox(config: Config) -> Iterator[Check]:
         return
     lack: Status = "problem" if wanted == "required" else "warning"
     remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
-    tried = command.probe()
-    if tried.bubblewrap:
-        yield Check("sandbox", "ok", "judges that run code are confined by bubblewrap")
+    for name, whose, lost in (
+        ("agents", "agents", "run unconfined"),
+        ("sandbox", "judges that run code", "leave it the network and files"),
+    ):
+        tried = command.probe(for_agents=name == "agents")
+        if tried.bubblewrap:
+            yield Check(name, "ok", f"{whose} are confined by bubblewrap")
+        else:
+            yield Check(name, lack, f"{whose} {lost}: {tried.why_not}", remedy)
+    facts = command.facts_inside()
+    if facts.get("NoNewPrivs") == "1":
+        whom = "nobody" if tried.user else "a user of its own" if os.geteuid() == 0 else "your own user"
+        yield Check("rights", "ok", f"confined code is {whom}, and cannot become another one")
     else:
-        found = f"judges that run code are less confined: {tried.why_not}"
-        yield Check("sandbox", lack, found, remedy)
-    if agent_sandbox.works():
-        yield Check("agents", "ok", "agents are confined by bubblewrap")
+        yield Check("rights", lack, "confined code may become other users", "use Linux")
+    if facts.get("Seccomp") == "2":
+        yield Check("system calls", "ok", "those that kernels are attacked by are forbidden")
     else:
-        yield Check("agents", lack, "agents run unconfined: bubblewrap does not work here", remedy)
+        found = "all are allowed: no filter for this processor, or a kernel without filters"
+        yield Check("system calls", "warning", found, "use Linux on x86_64 or aarch64")
+    found = "none is delegated: files in memory (memfd) are not bounded, other memory and processes are"
+    if tried.bubblewrap and (place := limits.delegated()):
+        found = f"memory and processes of a sandbox are bounded in {place}"
+    yield Check("cgroup", "ok", found)

@@ -7,6 +7,7 @@ the password except /healthcheck (the word OK), nothing can be changed, and no f
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -15,16 +16,20 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+import redis
 import tornado.web
-from celery import Celery
 from flower.app import Flower  # type: ignore[import-untyped]  # Flower has no hints
 from flower.options import options  # type: ignore[import-untyped]  # Flower has no hints
 from flower.urls import settings  # type: ignore[import-untyped]  # Flower has no hints
 from tornado.httputil import HTTPServerRequest
 
 from judges.errors import INFRASTRUCTURE, UpliftError
+from workers.process.celery_app import App
+from workers.store.backlog import backlog
+from workers.store.redis_client import connect
 
-OPEN_PATH = "/healthcheck"
+OPEN_PATH, QUEUE_PATH = "/healthcheck", "/queue"
+PATIENCE_SECONDS = 5
 # Workers of a scaled-down deployment leave the list after this long.
 GONE_SECONDS = 600
 COLUMNS = "name,args,state,received,started,runtime,worker"
@@ -84,6 +89,17 @@ class _Refuse(tornado.web.RequestHandler):
         self.finish("log in to see this\n")
 
 
+class _Queue(tornado.web.RequestHandler):
+    """What `uplift queue --json` prints; 503 while the broker does not answer, so that nobody scales on a guess."""
+
+    async def get(self) -> None:
+        try:
+            self.write(await asyncio.to_thread(backlog, self.settings["uplift_client"]))
+        except redis.RedisError as problem:
+            self.set_status(503)
+            self.finish(f"the broker does not answer: {type(problem).__name__}\n")
+
+
 class _Guarded(Flower):  # type: ignore[misc]  # Flower has no hints
     """Flower that asks for the password before it looks at a path, so that no page can be left out."""
 
@@ -93,14 +109,19 @@ class _Guarded(Flower):  # type: ignore[misc]  # Flower has no hints
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         if request.path == OPEN_PATH or self._login.admits(request.headers.get("Authorization", "")):
-            return super().find_handler(request, **kwargs)
+            queue = request.path == QUEUE_PATH
+            return (
+                self.get_handler_delegate(request, _Queue)
+                if queue
+                else super().find_handler(request, **kwargs)
+            )
         return self.get_handler_delegate(request, _Refuse)
 
 
 class Monitor:
     """Flower, listening once this is made; `run` serves until SIGTERM or Ctrl-C."""
 
-    def __init__(self, app: Celery, login: Login, *, address: str, port: int) -> None:
+    def __init__(self, app: App, login: Login, *, address: str, port: int) -> None:
         # A global of tornado's, and the only way in: Flower's pages read it directly.
         options.address, options.port = address, port
         options.basic_auth = [login.credentials]
@@ -111,7 +132,8 @@ class Monitor:
         logging.getLogger("tornado.access").disabled = True
         # Flower asks for results without saying of which app, from threads of its own.
         app.set_default()
-        self._flower = _Guarded(login, capp=app, options=options, **settings)
+        client = connect(app.settings.broker, timeout_seconds=PATIENCE_SECONDS, retries=1)
+        self._flower = _Guarded(login, capp=app, options=options, uplift_client=client, **settings)
         try:
             self._flower.start_http_server()
         except OSError as problem:

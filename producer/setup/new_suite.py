@@ -21,7 +21,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from aggregate.text.files import exists
+from producer.importers import imported, promptfoo
 from producer.importers.imported import slug
+from producer.setup import nearby
 from producer.skills import skill as skills
 from producer.skills.skill import InvalidSkill
 from producer.state_root import file_name
@@ -82,7 +84,8 @@ def _git(folder: Path, *words: str) -> str:
 
 FOLDER = "evals"
 SUITE = f"{FOLDER}/suite.yaml"
-WORKFLOW = ".github/workflows/uplift.yml"
+WORKFLOWS = ".github/workflows"
+_PROMPTFOO = ("promptfooconfig.yaml", "promptfooconfig.yml", "promptfooconfig.json")
 _FIXTURES = ("input.txt", "good_summary.txt", "test_summary.py")
 _DEFAULT_DESCRIPTION = "say what the skill is for"
 _LONGEST_DESCRIPTION = 200
@@ -95,17 +98,19 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class NewSuite:
-    """What `init` did: files it made, files that were there and stay, and the command to run next.
+    """What `init` did: files it made, files that were there and stay, the suite, and the command to run next.
 
-    `fill_in` is the file in which a line waits to be filled in, where there is one.
+    `fill_in` is the file in which a line waits to be filled in, where there is one. `notes` tells what another tool's
+    configuration had that the suite has not.
     """
 
     made: tuple[str, ...]
     kept: tuple[str, ...]
     command: str
     skill_id: str
-    repository: Path | None = None
+    suite: str = SUITE
     fill_in: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def start(folder: Path) -> NewSuite:
@@ -116,30 +121,52 @@ def start(folder: Path) -> NewSuite:
     made, kept = [], []
     name = slug(folder.resolve().name) or "my-skill"
     if not exists(folder / skills.FILE_NAME):
-        _create(folder / skills.FILE_NAME, _template("SKILL.md").replace("@name@", name))
+        _create(folder / skills.FILE_NAME, _template("SKILL.md").replace("@name@", name), folder)
         made.append(skills.FILE_NAME)
     skill = skills.load(folder)
-    repository, source = _repository_above(folder), requirement("anthropic")
-    place = folder.resolve().relative_to(repository).as_posix() if repository else "."
+    home, source = folder.resolve(), requirement("anthropic")
+    top = next((parent for parent in (home, *home.parents) if (parent / ".git").exists()), home)
+    place = home.relative_to(top).as_posix()
     if "${{" in place:  # GitHub would take it for something to evaluate
         raise InvalidSkill(f"{place}: a workflow cannot name this folder; rename it")
-    suite = _files(skill.name or name, skill.description)
-    for path, text in (*suite, (WORKFLOW, _workflow(place, source))):
-        if _create(folder / path, text):
-            made.append(path)
-        else:
-            kept.append(path)
+    suite, notes, files = SUITE, list[str](), list[tuple[str, str | bytes]]()
+    started = nearby.suite_of(home)
+    config = next((folder / one for one in _PROMPTFOO if exists(folder / one)), None)
+    if started is not None and started != home / SUITE:
+        suite = started.relative_to(home).as_posix()
+        kept.append(suite)
+    elif started is None and config is not None:
+        files = list(_imported(config, notes))
+    else:
+        files = list(_files(skill.name or name, skill.description))
+    workflow = "uplift" if place == "." else f"uplift-{slug(place) or 'skill'}"
+    shown = f"{os.path.relpath(top, home)}/{WORKFLOWS}/{workflow}.yml".removeprefix("./")
+    for path, text in (*files, (shown, _workflow(workflow, place, suite, source))):
+        (made if _create(home / path, text, top) else kept).append(path)
     return NewSuite(
         made=tuple(made),
         kept=tuple(kept),
-        command=f"uplift evaluate --standalone --task-suite {SUITE} --skill-path . --mock",
+        command="uplift evaluate --mock",
         skill_id=skill.name or name,
-        repository=repository,
-        fill_in=WORKFLOW if source is None and WORKFLOW in made else None,
+        suite=suite,
+        fill_in=shown if source is None and shown in made else None,
+        notes=tuple(notes),
     )
 
 
-def _files(skill_id: str, description: str) -> Iterator[tuple[str, str]]:
+def _imported(config: Path, notes: list[str]) -> Iterator[tuple[str, str | bytes]]:
+    """The files of a suite made from a promptfoo configuration; what is left out of it goes to the notes."""
+    found = promptfoo.convert(config)
+    notes += [f"left out: {item}" for item in found.left_out] + found.notes
+    with tempfile.TemporaryDirectory(prefix="uplift-init-") as temporary:
+        folder = imported.write(found, Path(temporary, FOLDER)).parent
+        # The suite last: where it is, the rest is, too.
+        for path in sorted(folder.rglob("*"), key=lambda path: path.name == imported.SUITE_NAME):
+            if path.is_file():
+                yield f"{FOLDER}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+
+
+def _files(skill_id: str, description: str) -> Iterator[tuple[str, str | bytes]]:
     shown = _shortened(" ".join(description.split())) or _DEFAULT_DESCRIPTION
     for name in _FIXTURES:
         yield f"{FOLDER}/fixtures/{name}", _template(name)
@@ -148,13 +175,14 @@ def _files(skill_id: str, description: str) -> Iterator[tuple[str, str]]:
     yield SUITE, suite.replace("@suite@", SUITE).replace("@skill@", ".").replace("@description@", shown)
 
 
-def _workflow(place: str, source: str | None) -> str:
+def _workflow(name: str, place: str, suite: str, source: str | None) -> str:
     """The workflow for a skill at a place in its repository; without a `source` one line is left to fill in."""
     words = {
+        "name": name,
         "remark": _INSTALLED if source else _UNKNOWN,
         "source": json.dumps(source or ""),
         "changes": json.dumps("**" if place == "." else f"{place}/**", ensure_ascii=False),
-        "suite": json.dumps(SUITE if place == "." else f"{place}/{SUITE}", ensure_ascii=False),
+        "suite": json.dumps(suite if place == "." else f"{place}/{suite}", ensure_ascii=False),
         "skill": json.dumps(place, ensure_ascii=False),
         "others": " ".join(f'":!$SKILL/{name}"' for name in skills.NOT_THE_SKILL),
     }
@@ -174,13 +202,15 @@ def _template(name: str) -> str:
     return files("producer").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _create(path: Path, text: str) -> bool:
-    """Write a new file; False, and nothing done, where there is one already."""
+def _create(path: Path, content: str | bytes, top: Path) -> bool:
+    """Write a new file below the repository's top; False, and nothing done, where there is one already."""
+    if not path.parent.resolve().is_relative_to(top.resolve()):
+        raise InvalidSkill(f"{path.parent} leads out of {top}; nothing is written there")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=f".{file_name(path.name)}-", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
         Path(partial).chmod(0o644)
         # Linking fails where the name is taken, even by a file that appeared this moment.
         path.hardlink_to(partial)
@@ -189,11 +219,3 @@ def _create(path: Path, text: str) -> bool:
     finally:
         Path(partial).unlink(missing_ok=True)
     return True
-
-
-def _repository_above(folder: Path) -> Path | None:
-    """The repository that a skill's folder lies in, where that is not the folder itself."""
-    home = folder.resolve()
-    if (home / ".git").exists():
-        return None
-    return next((parent for parent in home.parents if (parent / ".git").exists()), None)

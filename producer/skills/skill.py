@@ -7,7 +7,7 @@ must be right: what is wrong with other keys is a warning, as agents may know wh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -168,6 +168,8 @@ KNOWN_KEYS = (
     *("disallowed-tools", "model", "effort", "context", "agent", "hooks", "paths", "shell"),
 )
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_QUOTED = 12  # words: shorter phrases are in many texts by chance
+_COMPARED = 200_000  # characters of a text that are looked through
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -247,6 +249,19 @@ def other_files(skill: Skill, *, without: Collection[Path] = ()) -> list[str]:
         return []
     leave_out = [*(skill.folder / name for name in NOT_THE_SKILL), *without]
     return [name for name in bundles.files(skill.folder, leave_out=leave_out) if name != FILE_NAME]
+
+
+def quoting(skill: Skill, prompts: Mapping[str, str], baseline: Skill | None = None) -> tuple[str, ...]:
+    """The tasks whose prompts hold twelve words in a row of a skill's text that the baseline's does not have."""
+    own = set(_phrases(skill.text)) - set(_phrases(baseline.text) if baseline else ())
+    return tuple(
+        task for task, prompt in prompts.items() if own and any(map(own.__contains__, _phrases(prompt)))
+    )
+
+
+def _phrases(text: str) -> Iterator[tuple[str, ...]]:
+    words = re.findall(r"\w+", text[:_COMPARED].casefold())
+    return zip(*(words[start:] for start in range(_QUOTED)), strict=False)
 
 
 def _edited(skill: Skill, leave_out: Collection[Path]) -> dict[str, bytes]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -91,12 +91,12 @@ def _checked(document: Document, path: Path) -> Suite:
     )
 
 
-def validate(paths: Iterable[Path]) -> list[Problem]:
+def validate(paths: Iterable[Path], read: Callable[[Path], Suite] = load) -> list[Problem]:
     """All that is wrong with several suites, in the order given; an empty list when nothing is."""
     problems: list[Problem] = []
     for path in paths:
         try:
-            load(path)
+            read(path)
         except InvalidSuite as invalid:
             problems.extend(invalid.problems)
     return problems

@@ -14,7 +14,7 @@ from running import processes_below
 from aggregate.artifact import build as artifacts
 from aggregate.records.record import AttemptRecord
 from workers.rounds.finish import ended
-from workers.store.keys import FINISH, LANES, QUARANTINE, Keys, waiting_keys
+from workers.store.keys import FINISH, LANES, QUARANTINE, UNACKED, Keys, waiting_keys
 
 from .stage import Stage
 
@@ -42,6 +42,7 @@ APART = frozenset(
             "started_at",
         ),
         *("spent_usd", "wasted_usd", "assumed_usd", "wasted_attempts", "worker", "deliveries"),
+        *("answer", "summary"),  # made of the other fields, with run, folder, times and money in their words
     }
 )
 
@@ -171,9 +172,9 @@ def _messages(stage: Stage) -> Iterator[str]:
     for key in (key for lane in (*LANES, QUARANTINE, FINISH) for key in waiting_keys(lane)):
         if count := stage.client.llen(key):
             yield f"{count} messages wait in {key!r}"
-    if count := stage.client.hlen("uplift.2.unacked"):
+    if count := stage.client.hlen(UNACKED):
         held = {key: stage.client.get(key) for key in stage.client.keys("uplift:held:*")}
-        yield f"{count} messages are unacknowledged: {stage.client.hgetall('uplift.2.unacked')}; held: {held}"
+        yield f"{count} messages are unacknowledged: {stage.client.hgetall(UNACKED)}; held: {held}"
 
 
 def _processes(stage: Stage) -> list[str]:

@@ -10,7 +10,7 @@ from .checker import INVARIANTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run 200 schedules, and 20 at production settings")
+    parser.addoption("--long", action="store_true", help="run 200 schedules, and 40 at production settings")
     parser.addoption("--seed", type=int, action="append", help="run only the schedule of this seed")
 
 
@@ -59,6 +59,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for number, name in INVARIANTS.items():
         repeat = f"   repeat: pytest tests/chaos {' '.join(sorted(seeds[number]))}" if number in seeds else ""
         terminalreporter.write_line(f"  ({number}) {violated[number]:3} violations  {name}{repeat}")
+    stalls = [dict(report.user_properties).get("stall", (0.0, 0.0)) for report in reports]
+    for lease in sorted({lease for lease, _ in stalls} - {0.0}):
+        longest = max(seconds for its, seconds in stalls if its == lease)
+        terminalreporter.write_line(f"      longest stall with leases of {lease:g} s: {longest:.1f} s")
     failed = [dict(report.user_properties) for report in reports if report.failed]
     unended = [facts["schedule"] for facts in failed if not facts.get("violated")]
     terminalreporter.write_line(f"      {len(unended):3} runs that did not end  {' '.join(unended)}")

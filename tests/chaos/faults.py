@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import redis
 
-from workers.store.keys import Keys, waiting_keys
+from workers.store.keys import UNACKED, Keys, waiting_keys
 from workers.store.messages import Manifest
 
 from .stage import Stage
@@ -119,7 +119,7 @@ def deliver_twice(stage: Stage, draw: random.Random) -> None:
     for key in keys:
         for message in stage.client.lrange(key, 0, -1):
             stage.client.lpush(key, message)
-    for held in stage.client.hvals("uplift.2.unacked"):
+    for held in stage.client.hvals(UNACKED):
         payload, _, lane = json.loads(held)
         if lane in keys:
             stage.client.lpush(lane, json.dumps(payload))

@@ -7,9 +7,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,26 @@ class Stage:
             return bool(self.client.exists(Keys(self.run_id).artifacts))
         except redis.RedisError:
             return False
+
+    @contextmanager
+    def longest_stall(self) -> Iterator[list[float]]:
+        """Measure, within the block, the longest time in which nothing came of a run that is not over, in seconds."""
+        over, longest = threading.Event(), [0.0]
+
+        def look() -> None:
+            seen, since = self.recorded(), time.monotonic()
+            while not over.wait(0.1) and not self.has_ended():
+                longest[0] = max(longest[0], time.monotonic() - since)
+                if (now := self.recorded()) != seen:
+                    seen, since = now, time.monotonic()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield longest
+        finally:
+            over.set()
+            thread.join()
 
     def exists(self) -> bool:
         return bool(self.client.exists(Keys(self.run_id).state))

@@ -70,7 +70,9 @@ def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> 
             assert stage.producer.wait(timeout=60) == 0
         strike(stage, seed)
         stage.heal()
-        stage.await_end()
+        with stage.longest_stall() as stall:
+            stage.await_end()
+        record_property("stall", (pace.lease, stall[0]))
         violations = check(stage, reference)
         stage.until(lambda: queues_are_empty(stage), 10 * pace.lease)
         stage.stop_workers()

@@ -20,13 +20,13 @@ import judges
 from aggregate.records.record import AttemptRecord, Outcome
 from judges.judgment import Completion, Judgment, usage
 from judges.judgment import Workspace as Place
-from judges.safe_text import each_text, storable
+from judges.safe_text import each_text, storable, storable_text
 from judges.spec import Rubric
 from workers.attempts.permits import Halted, Turn, Turns
 from workers.attempts.run_context import Answer, Bill, Question, Run, is_ungraded, measured, now
 from workers.attempts.workspace import AttemptFolder, Stored
 from workers.models.choose import graders, is_simulated
-from workers.models.model import ModelError, ModelTimedOut, Request, without_secrets
+from workers.models.model import ModelError, ModelTimedOut, Request, own_secrets, without_secrets
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
 from workers.store import keys
@@ -74,12 +74,12 @@ class Attempt:
         self._round = round
         self._quarantine = quarantine
         self._claim = Claim("halted")
+        self._asked = False
         self._answer: Answer | None = None
         self._workspace: AttemptFolder | Stored | None = None
 
     async def make(self) -> int:
         """See the attempt to its end; returns how many records it stored: 1, or 0 where it is not wanted."""
-        self._run.prepare(self._question.model)
         try:
             while True:
                 await self._ask_when_allowed()
@@ -102,7 +102,7 @@ class Attempt:
         finally:
             # Whatever went wrong, a claim without anybody at work would be renewed for ever.
             try:
-                await self._run.claims.release(self._index, self._claim.token)
+                await self._run.claims.release(self._index, self._claim.token, asked=self._asked)
             finally:
                 if self._workspace is not None:
                     await asyncio.to_thread(self._workspace.close)
@@ -118,7 +118,7 @@ class Attempt:
             await self._run.claims.release(self._index, self._claim.token)
 
     async def _ask_when_allowed(self) -> None:
-        """Wait for a turn, claim, ask; there is no answer where the claim was refused."""
+        """Wait for a slot, claim, wait for the limit, ask; there is no answer where the claim was refused."""
         run, model = self._run, self._question.model
         answer: Answer | None = None
         try:
@@ -134,6 +134,7 @@ class Attempt:
                     # Before the turn goes on: whoever has it next must see that the run is halted.
                     await self.note(answer)
         except Halted:
+            await run.claims.release(self._index, self._claim.token, asked=False)
             self._claim = Claim("halted")
             return
         self._answer = answer
@@ -149,6 +150,8 @@ class Attempt:
             self._workspace = None
         if run.is_agent(self._question.model):
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
+        await turn.permit()
+        self._asked = True
         return await self.ask(turn)
 
     async def ask(self, turn: Turn) -> Answer:
@@ -350,7 +353,7 @@ def kept(completion: Completion) -> Completion:
 
     And without any secret of this worker: an agent has its key and may print it.
     """
-    return each_text(measured(completion), lambda text: without_secrets(storable(text)))
+    return each_text(measured(completion), lambda text: without_secrets(storable_text(text)))
 
 
 def _rounded_up(amount: float) -> float:
@@ -367,6 +370,8 @@ def _words(problem: Exception) -> str:
 
 def _redacted(record: AttemptRecord) -> AttemptRecord:
     """The record without any secret of this worker in what models, agents and judges said."""
+    if not own_secrets():
+        return record
     return record.model_copy(
         update={name: each_text(getattr(record, name), without_secrets) for name in _TEXTS}
     )

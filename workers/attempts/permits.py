@@ -4,24 +4,29 @@ Slots are given to runs in turn, so that a small run need not wait for a big one
 are spread evenly, so that no sixty seconds hold more than `rpm` of them or more than `tpm` tokens, whichever workers
 they come from. A call's permission is taken when it starts, never ahead. In-flight slots are leases; those of a dead
 worker come back by themselves.
+
+A vendor's model whose limits nobody has told is asked slowly at first. Once it refuses a call, the provider sets the
+pace: all workers together ask it less at once, and more again while it refuses nothing (slow.lua).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import redis.asyncio
 
 from judges.judgment import Completion
 from workers.attempts.run_context import Bill, Question, Run
-from workers.models.model import Model, ModelFailed, Request
+from workers.models.choose import parse
+from workers.models.model import Model, ModelBusy, ModelFailed, Request, Room
 from workers.models.retries import RETRIES, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
@@ -32,10 +37,16 @@ from workers.store.process_settings import ProcessSettings
 LOOK_SECONDS = 2.0
 # A second more than a minute: a call reaches the model a little after its permission, the first one later than others.
 _MINUTE = 61_000_000  # microseconds
-# Somebody else's call may use less than was reserved for it, so that we may start sooner than the server said.
+# Somebody else's call may use less than was reserved for it, so that we may start sooner than the server said: with
+# a limit on tokens, each call does.
 _LOOK_SECONDS = 1.0
 _POLL_SECONDS = (0.02, 0.06)
+_GIVE_BACK_SECONDS = 5.0
 _LIKELY_ANSWER = 1000
+_FIRST_CALLS = 20.0  # a second; so many more each second
+_COLD_SECONDS = 60.0
+_LITTLE_ROOM = 0.25
+_VENDORS = ("anthropic", "openai")  # who say that they are asked too often
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -48,15 +59,8 @@ class FairSlots:
         self.used = 0
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    @asynccontextmanager
-    async def slot(self, run_id: str) -> AsyncIterator[None]:
-        await self._acquire(run_id)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _acquire(self, run_id: str) -> None:
+    async def acquire(self, run_id: str) -> None:
+        """Wait for a slot, which is to be released."""
         if self.used < self.slots:
             self.used += 1
             return
@@ -67,10 +71,11 @@ class FairSlots:
         except asyncio.CancelledError:
             # The slot may have been handed over in the very moment of the cancellation.
             if future.done() and not future.cancelled():
-                self._release()
+                self.release()
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give a slot back, or on to whoever waits for it."""
         self.used -= 1
         while self._waiting:
             run_id, queue = next(iter(self._waiting.items()))
@@ -97,13 +102,17 @@ def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
 
 @dataclass(frozen=True)
 class Permit:
-    """Permission to make one call, with `aside` tokens reserved for it."""
+    """Permission to make one call, with `aside` tokens reserved for it.
+
+    `limits` includes the pace that the provider sets; `at` is when it was given, in microseconds of the server.
+    """
 
     model: str
     token: str
     estimated_tokens: int
     limits: Limits
     aside: int = 0
+    at: int = 0
 
 
 class ModelLimits:
@@ -126,35 +135,108 @@ class ModelLimits:
         self._clock = clock
         self._script = server.register_script(script("limit"))
         self._used = server.register_script(script("used"))
+        self._slow = server.register_script(script("slow"))
         self._held: dict[str, Permit] = {}
+        self._paced: dict[str, bool] = {}
+        self._starts: dict[str, tuple[float, float]] = {}
+        self._notes: set[asyncio.Task[Any]] = set()
         self._turns: dict[str, asyncio.Lock] = {}
         self._keeper: asyncio.Task[None] | None = None
 
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
-        """Wait until one more call of the model may start; without limits, at once and without asking Redis.
+        """Wait until one more call of the model may start.
 
-        One waiter per process asks, the others queue behind it.
+        One waiter per process asks, the others queue behind it. A model without limits is not waited for; those of
+        vendors are noted all the same, because the last minute's calls tell what the provider allows.
         """
-        if limits.none:
+        if limits.none and parse(model).kind not in _VENDORS:
             return Permit(model, "", estimated_tokens, limits)
         token = uuid4().hex
         arguments: list[Any] = [token, round(self._lease * 1000), limits.max_in_flight or 0, limits.rpm or 0]
         arguments += [limits.tpm or 0, estimated_tokens, _MINUTE]
-        keys = limit_keys(model)
+
+        async def ask() -> tuple[int, Permit]:
+            wait, aside, paced, at = await self._script(
+                keys=limit_keys(model), args=[*arguments, self._now()]
+            )
+            self._paced[model] = paced > 0
+            pace = limits.model_copy(update={"rpm": min(paced, limits.rpm or paced)}) if paced else limits
+            permit = Permit(model, token, estimated_tokens, pace, aside, at)
+            if wait == 0 and limits.max_in_flight:
+                self._held[token] = permit
+                if self._keeper is None:
+                    self._keeper = asyncio.create_task(self._keep())
+            return wait, permit
+
+        if limits.none and self.is_free(model):
+            await self._warm_up(model)
+            if self.is_free(model):
+                note = asyncio.create_task(ask())
+                self._notes.add(note)
+                note.add_done_callback(self._noted)
+                return Permit(model, "", estimated_tokens, limits)
         async with self._turns.setdefault(model, asyncio.Lock()):
             while True:
-                now = round(self._clock() * 1_000_000) if self._clock is not None else 0
-                wait, aside = await self._script(keys=keys, args=[*arguments, now])
+                asking = asyncio.ensure_future(ask())
+                try:
+                    wait, permit = await asyncio.shield(asking)
+                except asyncio.CancelledError:
+                    # It may be granted all the same, to somebody who is gone: others would wait for its end.
+                    with suppress(Exception):
+                        async with asyncio.timeout(_GIVE_BACK_SECONDS):
+                            wait, permit = await asking
+                            if wait == 0:
+                                await self.give_back(permit)
+                    raise
                 if wait == 0:
-                    break
-                pause = random.uniform(*_POLL_SECONDS) if wait < 0 else min(wait / 1_000_000, _LOOK_SECONDS)
+                    return permit
+                look = _LOOK_SECONDS / 4 if limits.tpm else _LOOK_SECONDS
+                pause = random.uniform(*_POLL_SECONDS) if wait < 0 else min(wait / 1_000_000, look)
                 await self._sleep(pause)
-        permit = Permit(model, token, estimated_tokens, limits, aside)
-        if limits.max_in_flight:
-            self._held[token] = permit
-            if self._keeper is None:
-                self._keeper = asyncio.create_task(self._keep())
-        return permit
+
+    def is_free(self, model: str) -> bool:
+        """Whether no provider sets the model's pace, as far as this process has heard."""
+        return parse(model).kind not in _VENDORS or not self._paced.get(model, True)
+
+    async def refused(self, permit: Permit, retry_after: float = 0.0) -> None:
+        """Let all workers ask less of a model that refused this call, and nothing for `retry_after` seconds."""
+        await self._slow_down(permit, round(retry_after * 1_000_000), Room(0.0))
+
+    async def heed(self, permit: Permit, room: Room) -> None:
+        """Ask less of a model that says how little of its limit is left."""
+        await self._slow_down(permit, -1, room)
+
+    async def _slow_down(self, permit: Permit, wait: int, room: Room) -> None:
+        arguments = [permit.at, wait, room.share, room.limit, round(room.seconds * 1_000_000), _MINUTE]
+        _, *keys = limit_keys(permit.model)
+        with suppress(redis.RedisError):  # the call has ended, however fast others may follow
+            self._paced[permit.model] = bool(await self._slow(keys=keys, args=[*arguments, self._now()]))
+
+    async def _warm_up(self, model: str) -> None:
+        """Space a process's first calls of a model, or all of them would be under way when the first is refused."""
+        now = self._clock() if self._clock is not None else time.monotonic()
+        begun, last = self._starts.get(model, (now, float("-inf")))
+        if now - last > _COLD_SECONDS:
+            begun = last = now
+        start = max(now, last + 1 / (_FIRST_CALLS * (1 + last - begun)))
+        self._starts[model] = begun, start
+        if start > now:
+            await self._sleep(start - now)
+
+    def _noted(self, note: asyncio.Task[Any]) -> None:
+        self._notes.discard(note)
+        if not note.cancelled():
+            note.exception()  # a server that does not answer holds nobody up
+
+    def _now(self) -> int:
+        return round(self._clock() * 1_000_000) if self._clock is not None else 0
+
+    async def give_back(self, permit: Permit) -> None:
+        """Undo a permission that nobody used."""
+        try:
+            await self.used(permit, None)
+        finally:  # a slot that is kept would be renewed for ever
+            await self.release(permit)
 
     async def release(self, permit: Permit) -> None:
         """Give the slot back."""
@@ -172,10 +254,9 @@ class ModelLimits:
 
     async def close(self) -> None:
         """Stop refreshing, and give back every slot that is still held."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+        for task in (*self._notes, *([self._keeper] if self._keeper is not None else [])):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         for permit in list(self._held.values()):
             await self.release(permit)
 
@@ -200,19 +281,43 @@ class Halted(Exception):
 
 
 class Turn:
-    """Permission for one request and its repetitions; `bill` sums up the calls, `tries` counts them."""
+    """A place in line for one request and its repetitions; `bill` sums up the calls, `tries` counts them."""
 
     def __init__(
-        self, shared: ModelLimits, permit: Permit, run: Run, count_retry: Callable[[str, str], None]
+        self, shared: ModelLimits, wanted: Permit, run: Run, count_retry: Callable[[str, str], None]
     ) -> None:
         self._shared = shared
+        self._wanted = wanted
         self._run = run
         self._count_retry = count_retry
-        self._slot = permit
-        self._last: Permit | None = permit
+        self._slot: Permit | None = None
+        self._last: Permit | None = None
         self._billed = Bill()
         self.bill = Bill()
         self.tries = 0
+        self.leave_line: Callable[[], None] | None = None
+        self.stand_in_line: Callable[[], Awaitable[None]] | None = None
+
+    async def permit(self, *, unless_halted: bool = True) -> None:
+        """Wait for the model's limit before the first call; raises Halted when the run is halted meanwhile."""
+        wanted = self._wanted
+        try:
+            if self.stand_in_line is not None and not self._shared.is_free(wanted.model):
+                await self.stand_in_line()
+                if unless_halted and await is_halted(self._run):
+                    self._run.halted.set()
+                    raise Halted
+            what = (self._shared, wanted.model, wanted.limits, wanted.estimated_tokens)
+            waiting = _unless_halted(self._run, *what) if unless_halted else self._shared.acquire(*what[1:])
+            self._slot = self._last = await waiting
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Let the next attempt of this model wait for its limit."""
+        if self.leave_line is not None:
+            self.leave_line()
+            self.leave_line = None
 
     async def answer(self, model: Model, request: Request, *, wait_beyond: bool = True) -> Completion:
         """Call the model, again while it is busy; the answer includes what the failed tries before it used.
@@ -226,7 +331,7 @@ class Turn:
                 self.tries += 1
                 if self.tries > 1:
                     await uncounted(deadline, self.wait_for_retry())
-                return await self.bill.call(model.complete(request))
+                return await self._call(model, request)
 
             def seconds_left() -> float:
                 return (deadline.when() or 0.0) - asyncio.get_running_loop().time()
@@ -237,29 +342,49 @@ class Turn:
             )
         return self.bill.answered(completion)
 
+    async def _call(self, model: Model, request: Request) -> Completion:
+        """Call the model once, and tell all workers what it says of being asked too often."""
+        permit = self._last or self._wanted
+        try:
+            completion = await self.bill.call(model.complete(request))
+        except ModelBusy as busy:
+            if busy.refused:
+                wait, longest = busy.retry_after or 0.0, request.timeout_seconds
+                await self._shared.refused(permit, min(wait, longest))
+                if wait < longest:  # the limit waits for that now, and no deadline counts it
+                    busy.retry_after = None
+            raise
+        room = cast("Room | None", getattr(model, "room", None))
+        if room is not None and room.share < _LITTLE_ROOM:
+            await self._shared.heed(permit, room)
+        return completion
+
     async def wait_for_retry(self) -> None:
         """Wait for the limit before the call is repeated, in the slot that is ours already."""
-        slot = self._slot
-        self._count_retry(self._run.manifest.run_id, slot.model)
+        wanted = self._wanted
+        self._count_retry(self._run.manifest.run_id, wanted.model)
         await self._tell_used()
-        pace = Limits(rpm=slot.limits.rpm, tpm=slot.limits.tpm)
+        pace = Limits(rpm=wanted.limits.rpm, tpm=wanted.limits.tpm)
         try:
             self._last = await _unless_halted(
-                self._run, self._shared, slot.model, pace, slot.estimated_tokens
+                self._run, self._shared, wanted.model, pace, wanted.estimated_tokens
             )
         except Halted:
             raise ModelFailed("the run was stopped before the call could be repeated") from None
 
     async def end(self) -> None:
         """Give everything back, and correct the pace by what was used."""
+        self._leave()
         try:
             await self._tell_used()
         finally:
-            await self._shared.release(self._slot)
+            if self._slot is not None:
+                await self._shared.release(self._slot)
 
     async def _tell_used(self) -> None:
         """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""
-        if self._last is None:  # told already: whoever waits for the next call has none to tell of
+        # Told already, or never permitted: whoever waits for a call has none to tell of.
+        if self._last is None or self._last.limits.none:
             return
         now, before = self.bill, self._billed
         if now.calls == before.calls:
@@ -305,7 +430,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, run: Run, question: Question) -> AsyncIterator[Turn]:
-        """Wait for a slot and then for the model's limit; both are given back when the block ends.
+        """Wait for a slot, in which to wait for the model's limit; both are given back when the block ends.
 
         Whoever waits for a limit holds a slot, so only one attempt of a model does: the others stand in line
         without one, and leave the slots to other models. Raises Halted when the run is halted while we wait.
@@ -315,26 +440,44 @@ class Turns:
         limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
         tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
         slots = self._agent_slots if run.is_agent(spec) else self._slots
-        async with AsyncExitStack() as held:
-            async with AsyncExitStack() as line:
-                if not limits.none:
-                    first = self._lines.setdefault(spec, FairSlots(1))
-                    await line.enter_async_context(first.slot(run_id))
-                await held.enter_async_context(slots.slot(run_id))
-                await self._check(run)
-                permit = await _unless_halted(run, self._limits, spec, limits, tokens)
-            turn = Turn(self._limits, permit, run, self._count_retry)
-            held.push_async_callback(turn.end)
+        line = self._lines.setdefault(spec, FairSlots(1))
+        turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
+        has_slot = False
+
+        async def stand_in_line() -> None:
+            """Wait for the turn to wait for the limit, and for a slot to do that in."""
+            nonlocal has_slot
+            turn.stand_in_line = None
+            if has_slot:
+                slots.release()
+                has_slot = False
+            await line.acquire(run_id)
+            turn.leave_line = line.release
+            await slots.acquire(run_id)
+            has_slot = True
+
+        try:
+            if limits.none and self._limits.is_free(spec):
+                turn.stand_in_line = stand_in_line  # in case that the provider sets the pace by then
+                await slots.acquire(run_id)
+                has_slot = True
+            else:
+                await stand_in_line()
+            await self._check(run)
             yield turn
+        finally:
+            if has_slot:
+                slots.release()
+            await turn.end()
 
     @asynccontextmanager
     async def judging(self, run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
         """Wait for the limit of a model that judges. No slot: the answer is there and wants to be judged."""
         limits = limits_for(spec, run.settings)
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
-        permit = await self._limits.acquire(spec, limits, tokens)
-        turn = Turn(self._limits, permit, run, self._count_retry)
+        turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
         try:
+            await turn.permit(unless_halted=False)
             yield turn
         finally:
             await turn.end()
@@ -355,7 +498,7 @@ async def is_halted(run: Run) -> bool:
 async def _unless_halted(run: Run, shared: ModelLimits, model: str, limits: Limits, tokens: int) -> Permit:
     """Wait for a model's limit; raises Halted when the run is halted meanwhile."""
     acquire = shared.acquire(model, limits, tokens)
-    if limits.none:
+    if limits.none and parse(model).kind not in _VENDORS:
         return await acquire
     waiting = asyncio.ensure_future(acquire)
     try:
@@ -370,6 +513,5 @@ async def _unless_halted(run: Run, shared: ModelLimits, model: str, limits: Limi
         await asyncio.gather(waiting, return_exceptions=True)
         # Given while we looked, and wanted by nobody: it would be renewed for ever.
         if not waiting.cancelled() and waiting.exception() is None:
-            await shared.used(waiting.result(), None)
-            await shared.release(waiting.result())
+            await shared.give_back(waiting.result())
         raise

@@ -16,10 +16,17 @@ def prepend(skill_text: str, prompt: str) -> str:
     The fence is longer than any run of backticks in the skill, so that no skill can end it early; it depends
     on the skill's text alone, so that a repeated run asks the very same thing.
     """
+    return _front(skill_text) + prompt
+
+
+@lru_cache(
+    maxsize=64
+)  # the same for every attempt, and looking through a long skill takes longer than the rest of one
+def _front(skill_text: str) -> str:
     longest = max(map(len, re.findall("`+", skill_text)), default=0)
     fence = "`" * max(_SHORTEST_FENCE, longest + 1)
     end = "" if skill_text.endswith("\n") else "\n"
-    return f"{_INTRODUCTION}\n\n{fence}markdown\n{skill_text}{end}{fence}\n\n{prompt}"
+    return f"{_INTRODUCTION}\n\n{fence}markdown\n{skill_text}{end}{fence}\n\n"
 
 
 @lru_cache(maxsize=64)

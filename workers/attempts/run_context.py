@@ -10,7 +10,7 @@ import asyncio
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,13 +26,14 @@ from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
 from workers.store import keys
 from workers.store.bundles import BundleMissing, Folders
-from workers.store.claims import RunClaims
+from workers.store.claims import Coalescer, RunClaims
 from workers.store.keys import WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, ModelSettings, SkillMode, Task
 from workers.store.run_store import read_manifest
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
+LARGE_TASK_BYTES = 64 << 10
 TELL_SECONDS = 1.0
 _RANGES = ranges(Completion)
 
@@ -207,27 +208,38 @@ class Run:
     batches: int = 0
     tasks: TaskCache = field(default_factory=lambda: TaskCache())
 
-    async def fetch_tasks(self, numbers: set[int]) -> None:
-        """Bring these tasks here in one round trip."""
+    async def questions(self, indexes: Sequence[int]) -> list[Question]:
+        """What the attempts with these indexes ask; their tasks come here in one round trip."""
+        cells = [self.grid.cell(index) for index in indexes]
+        tasks = await self._fetch_tasks({cell.task for cell in cells})
+        arms, models = self.manifest.arms, self.manifest.models
+        return [
+            Question(tasks[cell.task], arms[cell.arm].name, models[cell.model], cell.number) for cell in cells
+        ]
+
+    def __post_init__(self) -> None:
+        # What batches ask for meanwhile travels together; a task is taken to be as large as a long one.
+        self._fetch = Coalescer(self._fetched, size=lambda numbers: len(numbers) * LARGE_TASK_BYTES)
+
+    async def _fetch_tasks(self, numbers: set[int]) -> dict[int, Task]:
         run_id = self.manifest.run_id
-        missing = sorted(number for number in numbers if (run_id, number) not in self.tasks)
-        if not missing:
-            return
-        fields = [str(number) for number in missing]
+        tasks = {number: task for number in numbers if (task := self.tasks.get((run_id, number))) is not None}
+        missing = numbers - tasks.keys()
+        return {**tasks, **await self._fetch(missing)} if missing else tasks
+
+    async def _fetched(self, wanted: list[set[int]]) -> list[dict[int, Task]]:
+        run_id, tasks = self.manifest.run_id, dict[int, Task]()
+        numbers = sorted(set[int]().union(*wanted))
+        fields = [str(number) for number in numbers]
         texts = await cast("Awaitable[list[bytes | None]]", self.client.hmget(Keys(run_id).tasks, fields))
-        for number, data in zip(missing, texts, strict=True):
+        for number, data in zip(numbers, texts, strict=True):
             if data is None:
                 raise RunGone(f"run {run_id} has lost task {number}; was the server flushed?")
             text = zlib.decompress(data)
-            self.tasks.add((run_id, number), Task.model_validate_json(text), len(text))
-        self.tasks.shrink(len(numbers))
-
-    async def question(self, index: int) -> Question:
-        """What the attempt with this index asks."""
-        cell = self.grid.cell(index)
-        await self.fetch_tasks({cell.task})
-        task, arm = self.tasks[self.manifest.run_id, cell.task], self.manifest.arms[cell.arm].name
-        return Question(task, arm, self.manifest.models[cell.model], cell.number)
+            tasks[number] = Task.model_validate_json(text)
+            self.tasks.add((run_id, number), tasks[number], len(text))
+        self.tasks.shrink()
+        return [tasks] * len(wanted)
 
     def prompt_and_skill(self, question: Question) -> tuple[str, Path | None]:
         """What the model is asked, and the skill's folder where it is mounted instead of put in front."""
@@ -280,9 +292,9 @@ class TaskCache(dict[tuple[str, int], Task]):
         self._bytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
 
-    def shrink(self, least: int) -> None:
-        """Forget the oldest until all together are small enough, but keep the `least` newest."""
-        while self._bytes > TASKS_KEPT_BYTES and len(self) > least:
+    def shrink(self) -> None:
+        """Forget the oldest until all together are small enough, but keep the newest."""
+        while self._bytes > TASKS_KEPT_BYTES and len(self) > 1:
             oldest = next(iter(self))
             del self[oldest]
             self._bytes -= self._sizes.pop(oldest)
@@ -328,8 +340,10 @@ class Runs:
         data = await cast("Awaitable[bytes | None]", self._client.get(Keys(run_id).manifest))
         if data is None:
             raise RunGone(f"run {run_id} is no longer in the store")
-        await self._client.sadd(Keys(run_id).workers, self._owner)
-        await self._client.expire(Keys(run_id).workers, WORKING_SECONDS)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.sadd(Keys(run_id).workers, self._owner)
+        pipe.expire(Keys(run_id).workers, WORKING_SECONDS)
+        await pipe.execute()
         manifest = read_manifest(data, run_id)
         return Run(
             manifest=manifest,

@@ -25,6 +25,14 @@ from workers.store.messages import CommandSpec, ModelSettings, Task
 
 Kind = Literal["claude-code", "anthropic", "openai", "command", "mock", "sim", "replay"]
 _KINDS = ("claude-code", "anthropic:", "openai:", "command:", "mock", "sim", "replay:")  # as they are written
+_FAMILIES = {
+    **dict.fromkeys(("gpt-", "chatgpt-", "o1", "o3", "o4-"), "openai"),
+    **dict.fromkeys(
+        ("claude-opus", "claude-sonnet", "claude-haiku", "claude-1", "claude-2", "claude-3"), "anthropic"
+    ),
+    **dict.fromkeys(("sonnet", "opus", "haiku"), "claude-code"),
+    "gemini-": "command:gemini",
+}
 _EXAMPLES = {"command": "codex", "replay": "records.jsonl", "sim": "candidate=0.8"}
 
 
@@ -46,7 +54,9 @@ def parse(spec: str) -> ModelSpec:
     """Take a spec apart and check all of it that needs no config; raises UnknownModel."""
     word, colon, name = spec.partition(":")
     if word not in get_args(Kind):
-        hint = did_you_mean(word, get_args(Kind))
+        hint = (
+            f" (did you mean {found}?)" if (found := _full_name(spec)) else did_you_mean(word, get_args(Kind))
+        )
         raise UnknownModel(f"unknown model {spec!r}; known kinds: {', '.join(_KINDS)}{hint}")
     kind = cast(Kind, word)
     example = f"{kind}:{_EXAMPLES.get(kind, 'MODEL')}"
@@ -62,6 +72,17 @@ def parse(spec: str) -> ModelSpec:
         except ValueError as problem:
             raise UnknownModel(f"model {spec!r}: {problem}") from None
     return ModelSpec(kind, name)
+
+
+def _full_name(spec: str) -> str:
+    """The spec of a model that is named without its kind, as `gpt-4o` or `openai/gpt-4o`; empty for any other."""
+    vendor, slash, name = spec.partition("/")
+    if slash and vendor in PACKAGES and name.strip():
+        return f"{vendor}:{name}"
+    for start, kind in _FAMILIES.items():
+        if spec.startswith(start) and spec != "claude-code":
+            return f"{kind}:{spec}"
+    return f"command:{spec}" if spec in ("codex", "gemini") else ""
 
 
 def is_simulated(spec: str) -> bool:
@@ -211,6 +232,17 @@ def lacking(specs: Sequence[str], settings: ModelSettings, environment: Mapping[
     return [
         need for need in needs(specs, settings, environment) if need.wanted and need.vital and not need.met
     ]
+
+
+def usable(settings: ModelSettings, environment: Mapping[str, str]) -> list[str]:
+    """The kinds of models that can be asked here, each with the program or the key that it has."""
+    specs = [*(spec for spec, _ in PROGRAMS.values()), *(f"{kind}:NAME" for kind in PACKAGES)]
+    found = []
+    for spec in specs:
+        wanted = [need for need in needs([spec], settings, environment) if need.wanted and need.vital]
+        if wanted and all(need.met for need in wanted):
+            found.append(f"{spec} ({wanted[-1].found})")
+    return found
 
 
 def absent(environment: Mapping[str, str]) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.judgment import Completion, usage
-from workers.models.agent_sandbox import confined
+from workers.models.agent_view import confined
 from workers.models.http import HOPELESS
 from workers.models.model import (
     CUT,
@@ -322,7 +322,9 @@ class ClaudeCode(Model):
         if not any(os.environ.get(name) for name in KEYS["claude-code"]):
             raise ModelFailed(_NO_KEY, hopeless=True)
         async with folders(request) as places:
-            argv = await asyncio.to_thread(confined, [program, *self.arguments(request)], request, places)
+            argv, view = await asyncio.to_thread(
+                confined, [program, *self.arguments(request)], request, places
+            )
             stream = Stream(None if request.skill is None else await asyncio.to_thread(_names, request.skill))
             try:
                 async with asyncio.timeout(own_deadline(request)):
@@ -331,6 +333,8 @@ class ClaudeCode(Model):
                         stdin=request.prompt.encode("utf-8", "replace"),
                         cwd=places.workspace,
                         environment=self._environment(request, places),
+                        description=view,
+                        seconds=request.timeout_seconds,
                         on_line=stream.read,
                     )
             except TimeoutError:

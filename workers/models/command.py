@@ -22,7 +22,8 @@ from typing import Any
 
 from judges.judgment import Completion
 from judges.safe_text import did_you_mean
-from workers.models.agent_sandbox import confined, hint
+from judges.sandbox.bubblewrap import SandboxDescription
+from workers.models.agent_view import confined, hint, is_confined
 from workers.models.model import (
     Model,
     ModelBusy,
@@ -117,7 +118,7 @@ def _shown(value: Any) -> str:
 PRESETS = {
     "codex": CommandSpec(
         argv=(
-            *("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
+            *("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "{own_sandbox}"),
             *("--config", "openai_base_url={base_url}", "-"),
         ),
         output="jsonl",
@@ -188,7 +189,7 @@ class Command(Model):
                 hopeless=True,
             )
         async with folders(request) as places:
-            argv = await asyncio.to_thread(self._prepared, request, places)
+            argv, view = await asyncio.to_thread(self._prepared, request, places)
             found: dict[str, Any] = {}
             prompt = _whole_prompt(request).encode("utf-8", "replace")
             try:
@@ -198,6 +199,8 @@ class Command(Model):
                         stdin=prompt if self.spec.prompt == "stdin" else b"",
                         cwd=places.workspace,
                         environment=clean_environment(places.home, self.spec.environment),
+                        description=view,
+                        seconds=request.timeout_seconds,
                         on_line=partial(self._read_line, found) if self.spec.output == "jsonl" else None,
                     )
             except TimeoutError:
@@ -209,13 +212,17 @@ class Command(Model):
                 failed.completion = self._priced(self._completion(found, request, cut=True))
             raise
 
-    def _prepared(self, request: Request, places: AgentFolders) -> list[str]:
-        """Lay out prompt and skill, and return the command line."""
+    def _prepared(
+        self, request: Request, places: AgentFolders
+    ) -> tuple[list[str], SandboxDescription | None]:
+        """Lay out prompt and skill, and return the command line and what it may see."""
         prompt_file = places.home / "prompt.txt"
         prompt_file.write_text(_whole_prompt(request), "utf-8", "replace")
         values = {"workspace": places.workspace, "home": places.home, "prompt_file": prompt_file}
         _, _, model = self.name.partition(":")
-        texts = {"base_url": self._base_url(), "model": model}
+        # A sandbox cannot make another one inside.
+        own = "danger-full-access" if is_confined(request.sandbox) else "workspace-write"
+        texts = {"base_url": self._base_url(), "model": model, "own_sandbox": own}
         given = (*self.spec.argv, *(self.spec.model_argv if model else ()))
         argv = [_filled(part, {**values, **texts}) for part in given]
         readable = [Path(path).expanduser() for path in self.spec.readable]

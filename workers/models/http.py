@@ -10,8 +10,6 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from email.utils import parsedate_to_datetime
-from time import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,11 +24,13 @@ from workers.models.model import (
     ModelError,
     ModelFailed,
     Request,
+    Room,
     capped,
     message,
     named,
 )
 from workers.models.prices import priced
+from workers.models.retries import retry_after, room
 from workers.store.messages import ModelSettings
 
 # Escaped as JSON, a text of emoji is three times as long; the envelope around it is small.
@@ -89,6 +89,7 @@ class SdkModel:
     kind: str
     sdk: Any
     http_client = "DefaultAioHttpClient"
+    room: Room | None = None  # what the last answer said of the model's limits
 
     def __init__(self, name: str, settings: ModelSettings) -> None:
         self.name = name
@@ -118,6 +119,7 @@ class SdkModel:
             if known:
                 words = f"{type(wrong).__name__}: {wrong}"
             raise ModelFailed(message(words), hopeless=True) from None
+        self.room = room(response.http_response.headers)
         return self._completion(response.http_response.content)
 
     def _call(self, request: Request) -> dict[str, Any]:
@@ -201,6 +203,7 @@ def _reason(body: Any) -> str | None:
 
 HOPELESS = (401, 402, 403, 404)
 BUSY = frozenset({408, 409, 425, 429})
+TOO_OFTEN = (429, 529)
 _OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 
@@ -214,7 +217,9 @@ def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelErr
     if any(sign in text for sign in _OUT_OF_MONEY):
         return ModelFailed(words, hopeless=True)
     if status in BUSY or status >= 500:
-        return ModelBusy(words, retry_after=retry_after(headers), completion=UNBILLED)
+        seconds = retry_after(headers)
+        refused = status in TOO_OFTEN or (status == 503 and seconds is not None)
+        return ModelBusy(words, retry_after=seconds, completion=UNBILLED, refused=refused)
     return ModelFailed(words, hopeless=status in HOPELESS, completion=UNBILLED)
 
 
@@ -228,19 +233,3 @@ def _host(location: str) -> str:
     if not host:
         return "another path of the same host" if location else "nowhere"
     return f"{host}:{port}" if port else host
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks us to wait (`retry-after-ms`, `Retry-After`); None if it does not."""
-    try:
-        if (milliseconds := headers.get("retry-after-ms")) is not None:
-            seconds = float(milliseconds) / 1000
-        elif (value := headers.get("retry-after")) is None:
-            return None
-        elif value.strip().replace(".", "", 1).isdigit():
-            seconds = float(value)
-        else:
-            seconds = max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return seconds if 0 <= seconds < float("inf") else None

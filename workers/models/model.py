@@ -9,7 +9,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,13 +47,35 @@ class ModelFailed(ModelError):
 
 
 class ModelBusy(ModelError):
-    """Asking again later may help: rate limit, overload, dropped connection."""
+    """Asking again later may help: rate limit, overload, dropped connection.
+
+    `refused` means that the model is asked too often. One that refused all retries of a call is `hopeless`, as above.
+    """
 
     def __init__(
-        self, message: str, *, retry_after: float | None = None, completion: Completion | None = None
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        completion: Completion | None = None,
+        refused: bool = False,
     ) -> None:
         super().__init__(message, completion=completion)
         self.retry_after = retry_after
+        self.refused = refused
+        self.hopeless = False
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a provider says is left of a model's limit: a share, of how many calls a minute (0: of something else).
+
+    It is whole again after so many seconds.
+    """
+
+    share: float
+    limit: float = 0.0
+    seconds: float = 0.0
 
 
 class UnknownModel(UpliftError, ValueError):
@@ -166,14 +188,19 @@ def _secret_parts(name: str, value: str) -> Iterator[str]:
                 yield from (header[2], *header[2].split())
 
 
+def own_secrets() -> list[str]:
+    """List the secrets in this process's environment, which is read again when it grows."""
+    return _secrets_among(len(os.environ))
+
+
 @lru_cache(maxsize=1)
-def _own_secrets(names: int) -> list[str]:
+def _secrets_among(names: int) -> list[str]:
     return secrets()
 
 
 def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """The text with every secret that the environment holds replaced; our own is read again when it grows."""
-    for value in secrets(environment) if environment is not None else _own_secrets(len(os.environ)):
+    """The text with every secret that the environment holds replaced."""
+    for value in secrets(environment) if environment is not None else own_secrets():
         text = text.replace(value, "[redacted]")
     return text
 
@@ -212,13 +239,15 @@ def message(text: str, environment: Mapping[str, str] | None = None) -> str:
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"
 
 
-programs: set[int] = set()  # process groups of the programs that stand for models and run now
+running: set[Callable[[], None]] = (
+    set()
+)  # each ends a program that stands for a model, and all it has started
 
 
 def kill_programs() -> None:
-    """Kill every running program with its process group; for a worker that must stop at once."""
-    for group in list(programs):
-        kill_group(group)
+    """Kill every running program; for a worker that must stop at once."""
+    for kill in list(running):
+        kill()
 
 
 def kill_group(group: int) -> None:

@@ -1,8 +1,8 @@
 """Run a program as a model, with a temporary home and a workspace, and kill all its processes at the end.
 
-Covered: output is cut while it is read, the process group is killed however the run ends, the program itself
-also when this process dies, no environment but what is allowed. Where bubblewrap works, children that left
-the group die too (see agent_sandbox.py). Not covered without it: a child that starts its own session and lives on.
+Covered: output is cut while it is read, the program and its process group are killed however the run ends, the program
+also when this process dies, no environment but what is allowed. All processes of a confined one die, and it has bounds
+(see judges/sandbox). Not covered without bubblewrap: a child that starts its own session and lives on.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from judges.inside.drop_rights import NOBODY
 from judges.inside.remove_folder import remove
-from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request, kill_group, programs
+from judges.sandbox import bubblewrap, command
+from judges.sandbox.bubblewrap import Launch, SandboxDescription
+from judges.sandbox.limits import MIB, SandboxLimits
+from judges.sandbox.pipes import Lifeline
+from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request, kill_group, running
 
 # A reader of lines keeps at most one; longer ones are dropped.
 MAX_LINE_BYTES = 4 * MAX_OUTPUT_BYTES
@@ -36,6 +41,10 @@ _PASSED_ON = (
 )
 # Returns True when nothing more needs to be read: the program is then killed.
 OnLine = Callable[[bytes], bool]
+
+# Agents build software and run browsers. Their memory is bounded where there is a cgroup for it.
+_LIMITS = SandboxLimits(memory_bytes=16384 * MIB, processes=2048, file_bytes=2048 * MIB, open_files=8192)
+_Started = tuple[asyncio.SubprocessTransport, Callable[[], None], ExitStack]
 
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -57,34 +66,26 @@ async def run(
     stdin: bytes,
     cwd: Path,
     environment: Mapping[str, str],
+    description: SandboxDescription | None = None,
+    seconds: float = 0.0,
     on_line: OnLine | None = None,
 ) -> EndedProgram:
-    """Run a program to its end, or to its 4 MiB of output, where it is killed.
+    """Run a program to its end, or to its 4 MiB of output, where it is killed; confined where it is described.
 
-    With `on_line` every line of output is handed over as it comes and none is kept; there is then no limit to
-    their number. Raises ModelFailed if the program cannot be started.
+    A confined one may use the processors for so many seconds. With `on_line` every line of output is handed over as
+    it comes and none is kept; there is then no limit to their number. Raises ModelFailed if it cannot be started.
     """
-    loop = asyncio.get_running_loop()
     watched = _Watched(on_line)
-    starting = asyncio.create_task(
-        loop.subprocess_exec(
-            lambda: watched,
-            *argv,
-            cwd=cwd,
-            env=dict(environment),
-            start_new_session=True,
-            preexec_fn=_before_the_program,
-        )
-    )
+    starting = asyncio.create_task(_start(watched, argv, cwd, environment, description, seconds))
     try:
         # A start that is cancelled halfway waits for every child that holds the pipes, which may be for ever.
-        transport, _ = await asyncio.shield(starting)
-        programs.add(transport.get_pid())
+        transport, kill, _ = await asyncio.shield(starting)
+        running.add(kill)
         writer = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         writer.write(stdin)
         writer.close()
         await watched.over.wait()
-        kill_group(transport.get_pid())
+        kill()
         # Its children may hold the pipes, but what was written before is to be read.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
@@ -96,12 +97,48 @@ async def run(
         await asyncio.wait([starting])
         if starting.exception() is None:
             await watched.exited.wait()
+            starting.result()[2].close()
     watched.last_line()
     code = transport.get_returncode()
     errors = bytes(watched.errors).decode("utf-8", "replace")
     return EndedProgram(
         code if code is not None else -signal.SIGKILL, bytes(watched.output), watched.cut, errors
     )
+
+
+async def _start(
+    watched: _Watched,
+    argv: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    description: SandboxDescription | None,
+    seconds: float,
+) -> _Started:
+    """Start a program; returns it, what kills it, and what is held until it has ended."""
+    loop = asyncio.get_running_loop()
+    start = partial(loop.subprocess_exec, lambda: watched, env=dict(environment), start_new_session=True)
+    with ExitStack() as held:
+        if description is None:
+            transport, _ = await start(*argv, cwd=cwd, preexec_fn=_die_with_worker)
+            return transport, partial(kill_group, transport.get_pid()), held.pop_all()
+        lifeline, user = held.enter_context(Lifeline()), command.probe(for_agents=True).user
+        ends = {"lifeline_fd": lifeline.read_end, "work": str(cwd)}
+        rights = command.settings(_LIMITS, seconds, user=user, namespace=True, **ends)
+        # JavaScript reserves more addresses than any machine has memory.
+        boot = bubblewrap.boot("drop_rights", replace(rights, memory_bytes=0).to_json())
+        launch = Launch([*boot, *argv], description, user, [lifeline.read_end], _LIMITS)
+        try:
+            transport, _ = await start(
+                *launch.argv, cwd="/", pass_fds=launch.descriptors, preexec_fn=_give_pipes_to_nobody
+            )
+            first = await asyncio.to_thread(launch.follow, lambda: transport.get_returncode() is not None)
+        finally:
+            launch.close()
+        lifeline.handed_over()
+        if first is None:
+            return transport, partial(kill_group, transport.get_pid()), held.pop_all()
+        held.callback(first.close)
+        return transport, first.kill, held.pop_all()
 
 
 def clean_environment(home: Path, allowed: Sequence[str] = ()) -> dict[str, str]:
@@ -162,19 +199,23 @@ class _Watched(asyncio.SubprocessProtocol):
         self.over.set()
 
 
-def _end(starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watched]]) -> None:
+def _end(starting: asyncio.Task[_Started]) -> None:
     if not starting.cancelled() and starting.exception() is None:
-        transport, _ = starting.result()
-        kill_group(transport.get_pid())
-        programs.discard(transport.get_pid())
+        transport, kill, _ = starting.result()
+        with suppress(ProcessLookupError):
+            kill()
+        running.discard(kill)
         transport.close()
 
 
-def _before_the_program() -> None:
-    """Runs in the child before the program: be killed with the worker, and own the pipes."""
+def _die_with_worker() -> None:
+    """Runs in the child before an unconfined program: be killed with the worker."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A root worker's program becomes nobody, who could not open /dev/stderr by that name otherwise.
+
+
+def _give_pipes_to_nobody() -> None:
+    """A root worker's confined program becomes nobody, who could not open /dev/stderr by that name otherwise."""
     if os.geteuid() == 0:
         for pipe in (0, 1, 2):
             with suppress(OSError):

@@ -1,16 +1,20 @@
 """Ask a busy model again: at most five times, after exponential waits with full jitter.
 
-Never sooner than the server's Retry-After.
+Never sooner than the server's Retry-After. Its headers also tell how much of a limit is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from time import time
 
 from judges.judgment import Completion
-from workers.models.model import ModelBusy
+from workers.models.model import ModelBusy, Room
 
 RETRIES = 5
 FIRST_WAIT = 0.5
@@ -34,7 +38,9 @@ async def with_retries(
             return await call(), tried
         except ModelBusy as busy:
             wait = wait_before(tried, busy.retry_after, uniform)
-            if tried == retries or (seconds_left is not None and wait >= seconds_left()):
+            in_vain = seconds_left is not None and wait >= seconds_left()
+            busy.hopeless = busy.refused and (in_vain or tried == RETRIES)
+            if tried == retries or in_vain:
                 busy.args = (f"{busy} (after {tried + 1} {'try' if tried == 0 else 'tries'})",)
                 raise
         await sleep(wait)
@@ -45,3 +51,52 @@ def wait_before(tried: int, retry_after: float | None, uniform: Callable[[float,
     """Seconds to wait after `tried` + 1 failures; jitter on top of Retry-After, or all return at once."""
     backoff = uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0**tried))
     return backoff if retry_after is None else retry_after + backoff
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks us to wait (`retry-after-ms`, `Retry-After`); None if it does not."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            seconds = float(milliseconds) / 1000
+        elif (value := headers.get("retry-after")) is None:
+            return None
+        elif value.strip().replace(".", "", 1).isdigit():
+            seconds = float(value)
+        else:
+            seconds = max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+# The headers of both vendors: what is left of which limit, the limit, and when it is whole again.
+_ROOMS = tuple(
+    (name.format("remaining"), name.format("limit"), name.format("reset"), is_calls)
+    for prefix in ("anthropic-ratelimit-{}-{{}}", "x-ratelimit-{{}}-{}")
+    for what, is_calls in {"requests": 1, "tokens": 0, "input-tokens": 0, "output-tokens": 0}.items()
+    for name in (prefix.format(what),)
+)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def room(headers: Mapping[str, str]) -> Room | None:
+    """What the tightest of a provider's limits has left; None where none is told."""
+    rooms = []
+    for remaining, limit, reset, is_calls in _ROOMS:
+        try:
+            most, left = float(headers[limit]), float(headers[remaining])
+            seconds = _until(headers[reset])
+        except (KeyError, ValueError, OverflowError):
+            continue
+        if 0 <= left <= most < float("inf") and most > 0 and 0 <= seconds < float("inf"):
+            rooms.append(Room(left / most, most * is_calls, seconds))
+    return min(rooms, key=lambda room: room.share, default=None)
+
+
+def _until(text: str) -> float:
+    """Seconds from a length such as 1m30.5s or 20, or to a moment such as 2026-01-31T00:00:00Z."""
+    if re.fullmatch(r"(?:[0-9.]+(?:ms|[smhd]))+", text):
+        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9.]+)(ms|[smhd])", text))
+    if "T" in text:
+        return max(0.0, datetime.fromisoformat(text).timestamp() - time())
+    return float(text)

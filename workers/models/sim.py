@@ -56,6 +56,7 @@ def _guesses(judge: JudgeSpec) -> Iterator[str]:
     yield from _SHORT
     yield from texts
     yield "word " * 2000
+    yield "line\n" * 2000
 
 
 _RATES = ("baseline", "candidate", "error", "garbage")
@@ -75,6 +76,7 @@ class SimSettings:
     seed: int = 0
 
 
+@lru_cache(maxsize=256)
 def parse(text: str) -> SimSettings:
     """Read `KEY=VALUE,…`; raises ValueError that names the key, the value and what is allowed."""
     known = [field.name for field in fields(SimSettings)]

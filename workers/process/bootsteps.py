@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import threading
 import time
@@ -11,28 +13,34 @@ from typing import Any
 import redis
 from celery import bootsteps
 from celery.worker import state
-from kombu.mixins import ConsumerMixin
+from celery.worker.control import control_command
 
 from workers.process.engine import Engine, too_often
 from workers.process.heartbeat import BEAT_SECONDS, silent_beats, start_again
-from workers.rounds.mend import ELECTED_SECONDS, LOOK_SECONDS, Mender
-from workers.store.keys import FINISH, queue, waiting_keys
+from workers.rounds.mend import LOOK_SECONDS, STANDBY_SECONDS, Mender
+from workers.store.keys import FINISH, waiting_keys
 from workers.store.redis_client import AWAY, connect
 from workers.store.run_store import OtherVersion, Store
 
 log = logging.getLogger(__name__)
 
 CREDIT_SECONDS = 0.05
+EVENT_SECONDS = 0.5
+# Flower asks for events every five seconds, as long as it is there.
+FIRST_ASK_SECONDS, LISTENING_SECONDS = 12.0, 15.0
+WAIT_SECONDS = 10
 
 
 class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
     """Take messages only while the process has room for their attempts, and note which it has taken.
 
     Runs as timers on the consumer's own loop, which also wakes that loop up as soon as there is room again, and sends
-    events together: Celery would send every event by itself, a tenth of a worker's time.
+    events together: Celery would send every event by itself, a tenth of a worker's time. Those of batches are sent
+    only while somebody asks for them; at first that is assumed.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
+    listened_until = 0.0
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
@@ -40,10 +48,12 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         self._engine: Engine = consumer.app.engine
         consumer.connection_errors = tolerated(consumer.connection_errors)
         consumer.on_send_event_buffered = lambda: None
+        Deliveries.listened_until = time.monotonic() + FIRST_ASK_SECONDS
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._set()
         hub.timer.call_repeatedly(CREDIT_SECONDS, self._set)
+        hub.timer.call_repeatedly(EVENT_SECONDS, self._send_events)
         hub.timer.call_repeatedly(BEAT_SECONDS / 2, self._note_taken)
 
     def stop(self, consumer: Any) -> None:
@@ -52,17 +62,26 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
     def _set(self) -> None:
         if self._consumer.qos is not None:
             self._consumer.qos.set(self._engine.load.room())
-        self._send_events()
 
     def _send_events(self) -> None:
-        if self._consumer.event_dispatcher is not None:
-            self._consumer.event_dispatcher.flush()
+        if (events := self._consumer.event_dispatcher) is not None:
+            events.groups |= {"worker", "task"}  # none at all would mean every group
+            if time.monotonic() > Deliveries.listened_until:
+                events.groups.discard("task")
+            events.flush()
 
     def _note_taken(self) -> None:
         """Note what is waiting or running here. Celery may keep a request that ended while it lost its connection."""
         requests, ended = list(state.reserved_requests), self._engine.ended
         ended.intersection_update([request.id for request in requests])
         self._engine.taken = [request.message.delivery_tag for request in requests if request.id not in ended]
+
+
+@control_command(name="enable_events")  # type: ignore[untyped-decorator]  # Celery has no hints
+def send_events(_: Any = None) -> dict[str, str]:
+    """Send the events of batches for a while: in place of Celery's own command, which sends them for ever."""
+    Deliveries.listened_until = time.monotonic() + LISTENING_SECONDS
+    return {"ok": "task events enabled"}
 
 
 def tolerated(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
@@ -87,7 +106,8 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
         super().__init__(worker, **kwargs)
         self._engine: Engine = worker.app.engine
         self._idle = Idleness(silent_beats(self._engine.heartbeat.seconds))
-        self._queues = [*worker.app.amqp.queues.consume_from, FINISH]
+        queues = [*worker.app.amqp.queues.consume_from, FINISH]
+        self._lists = [name for lane in queues for name in waiting_keys(lane)]
 
     def start(self, worker: Any) -> None:
         self._engine.heartbeat.add(self._look)
@@ -101,7 +121,7 @@ class Watchdog(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
     def _look(self, client: redis.Redis) -> None:
         try:
-            waiting = any(client.llen(name) for lane in self._queues for name in waiting_keys(lane))
+            waiting = bool(client.exists(*self._lists))
         except redis.RedisError:  # no reason to leave, and the server's return starts the count anew
             waiting = False
         busy = self._engine.active or Finisher.busy.is_set()
@@ -151,23 +171,21 @@ class Mending(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
     terminate = stop
 
     def _run(self) -> None:
-        settings = self._app.settings
-        client = connect(settings.broker, timeout_seconds=ELECTED_SECONDS, retries=1)
-        mender = Mender(self._app, self._app.engine.name, client, settings.lease_seconds)
-        while not self._stopped.wait(LOOK_SECONDS):
+        engine, pause = self._app.engine, LOOK_SECONDS
+        mender = Mender(self._app, engine.name, engine.client, engine.settings.lease_seconds)
+        while not self._stopped.wait(pause):
             try:
-                mender.look()
+                pause = LOOK_SECONDS if mender.look() and mender.busy else STANDBY_SECONDS
             # Whatever it was, the next look may be better; a dead thread would mend nothing.
             except Exception as problem:
                 mender.forget()
                 log.warning("mending was interrupted: %s", problem)
         with suppress(redis.RedisError):
             mender.resign()
-        client.close()
 
 
 class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no hints
-    """Finishes runs in a thread with a consumer of its own, so that long attempts never hold up a finished run."""
+    """Finishes runs in a thread of its own, so that long attempts never hold up a finished run."""
 
     requires = ("celery.worker.components:Pool",)
     busy = threading.Event()
@@ -175,13 +193,11 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
-        self._consumer: Any = None
-        self._thread = threading.Thread(
-            target=lambda: self._consumer.insist(), name="uplift-finish", daemon=True
-        )
+        self._app = worker.app
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="uplift-finish", daemon=True)
 
     def start(self, worker: Any) -> None:
-        self._consumer = _FinishConsumer(worker.app)
         self._thread.start()
 
     def stop(self, worker: Any) -> None:
@@ -191,42 +207,34 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
             self._thread.join(worker.app.settings.drain_seconds)
 
     def terminate(self, worker: Any) -> None:
-        if self._consumer is not None:
-            self._consumer.should_stop = True
+        self._stopped.set()
 
+    def _run(self) -> None:
+        """Take callbacks until told to stop; should one get lost on the way, whoever mends sends another."""
+        with closing(connect(self._app.settings.broker)) as client:
+            while not self._stopped.is_set():
+                try:
+                    found = client.brpop(waiting_keys(FINISH), WAIT_SECONDS)
+                    if found is not None:
+                        self.finish(found[1])
+                except Exception as problem:
+                    log.warning("finishing runs was interrupted: %s", problem)
+                    self._stopped.wait(1)
 
-class _FinishConsumer(ConsumerMixin):  # type: ignore[misc]  # kombu has no hints
-    def __init__(self, app: Any) -> None:
-        self.app = app
-        self.connection = app.connection_for_read()
-
-    def insist(self) -> None:
-        """Consume until told to stop, whatever happens: kombu survives lost connections, but no refused command."""
-        while not self.should_stop:
-            try:
-                self.run()
-            except Exception as problem:
-                log.warning("finishing runs was interrupted: %s", problem)
-                time.sleep(1)
-
-    def get_consumers(self, consumer: Any, channel: Any) -> list[Any]:
-        channel.basic_qos(0, 1, False)
-        return [consumer(queues=[queue(FINISH)], on_message=self._on_message, accept=["json"])]
-
-    def _on_message(self, message: Any) -> None:
-        args, _, _ = message.payload
-        message.ack()  # should we fail or die now, whoever mends sees a run that nobody finishes
+    def finish(self, message: bytes | str) -> None:
+        """Do what the callback of a round asks for; what fails is asked for again by whoever mends."""
+        args = json.loads(base64.b64decode(json.loads(message)["body"]))[0]
         Finisher.busy.set()
         Finisher.taken += 1
         try:
-            self.app.tasks["uplift.finish_run"].run(*args)
+            self._app.tasks["uplift.finish_run"].run(*args)
         except OtherVersion as problem:
-            self.app.engine.leave_to_others(args[0], problem)
+            self._app.engine.leave_to_others(args[0], problem)
         except Exception as problem:
-            log.exception("finishing run %s failed; it will be tried again", args[0] if args else "?")
-            if not isinstance(problem, AWAY) and too_often(self.app.settings, args[0], "finish", problem):
-                with closing(connect(self.app.settings.broker)) as client:
-                    trouble = f"finishing failed: {type(problem).__name__}: {problem}"[:500]
-                    Store(client).set_trouble(args[0], args[1], trouble)
+            run_id = args[0] if args else "?"
+            log.exception("finishing run %s failed; it will be tried again", run_id, extra={"run": run_id})
+            if not isinstance(problem, AWAY) and too_often(self._app.engine, args[0], "finish", problem):
+                trouble = f"finishing failed: {type(problem).__name__}: {problem}"[:500]
+                Store(self._app.engine.client).set_trouble(args[0], args[1], trouble)
         finally:
             Finisher.busy.clear()

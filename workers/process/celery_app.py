@@ -1,4 +1,4 @@
-"""The Celery app of producers and workers: measured settings, the two jobs, and a transport that keeps its clients.
+"""The Celery app of producers and workers: measured settings and the two jobs.
 
 A job is as thin as can be: a batch waits for the process's engine, and the callback finishes the run.
 """
@@ -7,19 +7,34 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-import kombu
+import redis
 from celery import Celery
+from celery.backends.redis import CHORD_PART_RETURN_LUA
 from celery.exceptions import Reject
+from kombu.exceptions import BatchPublishError
 from kombu.pools import ProducerPool
-from kombu.transport import redis as kombu_redis
 
 from judges.safe_text import storable
-from workers.store.keys import FINISH, LANES, QUARANTINE, UNACKED, UNACKED_INDEX, UNACKED_MUTEX, queue
+from workers.process.transport import MOST_AT_ONCE, Connection, Together, blocking_pool
+from workers.store.keys import (
+    FINISH,
+    LANES,
+    PREFIX,
+    QUARANTINE,
+    UNACKED,
+    UNACKED_INDEX,
+    queue,
+    with_authority,
+)
 from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import AWAY
 from workers.store.run_store import OtherVersion
@@ -29,8 +44,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COUNT = sha1(CHORD_PART_RETURN_LUA.encode(), usedforsecurity=False).hexdigest()
 MAX_WHY = 2000
-OTHERS_SECONDS = 3.0
+# Never the same twice: consumers ask once a second, and a wait in step with that would always find the same one first.
+OTHERS_SECONDS = (0.5, 2.5)
 
 
 def _ran(batch: Batch, engine: Engine) -> int:
@@ -44,26 +61,26 @@ def _ran(batch: Batch, engine: Engine) -> int:
         raise
     except Exception as problem:
         name = f"batch {batch.round} {batch.indexes[0]}"
-        if not too_often(engine.settings, batch.run_id, name, problem):
+        if not too_often(engine, batch.run_id, name, problem):
             raise
         why = storable(
             f"given up after {MOST_HAND_BACKS} tries: {type(problem).__name__}: {problem}"[:MAX_WHY]
         )
-    log.error("batch of run %s is %s", batch.run_id, why)
+    log.error("batch of run %s is %s", batch.run_id, why, extra={"run": batch.run_id})
     try:
         return engine.run_batch(batch, give_up=why)
     except (Drained, *AWAY):
         raise
     except Exception:  # the next round tries what has no record, and there are only so many rounds
-        log.exception("batch of run %s is left out", batch.run_id)
+        log.exception("batch of run %s is left out", batch.run_id, extra={"run": batch.run_id})
         return 0
 
 
 def _add_jobs(app: App) -> None:
 
-    @app.task(name="uplift.run_batch", shared=False, bind=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    @app.task(name="uplift.run_batch", shared=False, bind=True, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
     def run_batch(job: Any, run_id: str, number: int, indexes: list[int], quarantine: bool = False) -> int:
-        """Run attempts and store their records; the number of stored ones is all that travels back."""
+        """Run attempts and store their records; returns how many. A chord counts jobs without their results."""
         from workers.process.engine import Batch, Drained
 
         batch = Batch(run_id, number, tuple(indexes), quarantine)
@@ -75,11 +92,11 @@ def _add_jobs(app: App) -> None:
         except OtherVersion as problem:
             if not app.engine.leave_to_others(run_id, problem):
                 return 0
-            threading.Event().wait(OTHERS_SECONDS)
+            threading.Event().wait(random.uniform(*OTHERS_SECONDS))
             raise Reject(str(problem), requeue=True) from None
         # Raising anything else would cancel the chord's callback; a batch that is handed back loses nothing.
         except Exception as problem:
-            log.exception("batch of run %s is handed back", run_id)
+            log.exception("batch of run %s is handed back", run_id, extra={"run": run_id})
             threading.Event().wait(1)
             raise Reject(str(problem), requeue=True) from problem
         finally:
@@ -93,42 +110,15 @@ def _add_jobs(app: App) -> None:
         finish(app, app.settings, run_id, generation, number)
 
 
-class Channel(kombu_redis.Channel):  # type: ignore[misc]  # kombu has no hints
-    """Keeps the client that takes its connections from the pool, for as long as the channel keeps that pool.
-
-    kombu makes one for every command, a tenth of a worker's time.
-    """
-
-    _kept: Any = None
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        if asynchronous:  # these hold a connection of their own, and kombu keeps them itself
-            return super()._create_client(asynchronous=True)
-        if self._kept is None or self._kept.connection_pool is not self.pool:
-            self._kept = super()._create_client()
-        return self._kept
-
-
-class Transport(kombu_redis.Transport):  # type: ignore[misc]  # as above
-    Channel = Channel
-
-
-class Connection(kombu.Connection):  # type: ignore[misc]  # as above
-    """A connection to Redis; its URL's scheme would choose kombu's own transport."""
-
-    def get_transport_cls(self) -> type[Transport]:
-        return Transport
-
-
 def celery_url(url: str) -> str:
     """The broker's address as Celery spells it: unix sockets its own way, and TLS with the order to verify."""
-    parts = urlsplit(url)
+    parts = urlsplit(with_authority(url))
     if parts.scheme == "rediss" and "ssl_cert_reqs=" not in parts.query:
         return parts._replace(query="&".join(filter(None, [parts.query, "ssl_cert_reqs=required"]))).geturl()
     if parts.scheme != "unix":
-        return url
-    path = quote(unquote(parts.path), safe="/")
-    return f"redis+socket://{path}"
+        return parts.geturl()
+    path, database = quote(unquote(parts.path), safe="/"), parse_qs(parts.query).get("db", ["0"])[0]
+    return f"redis+socket://{parts.netloc}{path}?virtual_host={database}"
 
 
 def configuration(settings: ProcessSettings) -> dict[str, Any]:
@@ -142,14 +132,14 @@ def configuration(settings: ProcessSettings) -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         "worker_concurrency": settings.threads,
         "worker_pool": "threads",
-        "worker_send_task_events": True,
+        "worker_send_task_events": False,  # `Deliveries` sends them while somebody listens
         "worker_hijack_root_logger": False,
         "task_serializer": "json",
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_queues": [queue(name) for name in (*LANES, QUARANTINE)],
         "task_default_queue": LANES[0],
-        "task_routes": {"uplift.finish_run": {"exchange": "uplift", "routing_key": FINISH}},
+        "task_routes": {"uplift.finish_run": {"queue": queue(FINISH)}},
         "task_create_missing_queues": False,
         "result_expires": 3600,
         "result_chord_expires": 604_800,
@@ -159,18 +149,17 @@ def configuration(settings: ProcessSettings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_channel_error_retry": True,
         "broker_transport_options": {
-            # By the clocks of clients, which may be wrong by hours: `workers.rounds.mend` puts back what got stuck.
-            "visibility_timeout": 7 * 86_400,
-            "unacked_key": UNACKED,
-            "unacked_index_key": UNACKED_INDEX,
-            "unacked_mutex_key": UNACKED_MUTEX,
+            "global_keyprefix": PREFIX,
+            "fanout_patterns": False,
+            "unacked_key": UNACKED.removeprefix(PREFIX),
+            "unacked_index_key": UNACKED_INDEX.removeprefix(PREFIX),
             # Without these, acknowledging on a connection that died silently waits for hours.
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
             "max_connections": connections,
             "socket_keepalive": True,
         },
-        "result_backend_transport_options": {"max_connections": connections},
+        "result_backend_transport_options": {"max_connections": connections, "global_keyprefix": PREFIX},
     }
 
 
@@ -181,14 +170,54 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
         super().__init__("workers", set_as_current=False)
         self.settings = settings
         self.conf.update(configuration(settings))
-        self.amqp.Connection = Connection
+        self.amqp.Connection = type("Connection", (Connection,), {"shared": []})
         # Pools of its own: kombu's are one for a server and a process, and a run that ends would close another's.
         self._pool = self.connection_for_write().Pool(limit=self.conf.broker_pool_limit)
         self.amqp._producer_pool = ProducerPool(self._pool, limit=self.conf.broker_pool_limit)
         _add_jobs(self)
         # Nobody waits for a single job's result: subscribing to each of them would cost more than publishing it.
         self.backend.on_task_call = lambda *_: None
+        self.backend.add_pending_result = lambda result, **_: result
         self.backend.remove_pending_result = lambda result: result
+        self.backend._ConnectionPool = blocking_pool
+        self._together = threading.local()
+        count = Together(self._counted)
+        self.backend._chord_part_return_script = lambda keys, args, client: count((*keys, *args))
+
+    def disconnect(self) -> None:
+        """Give back every connection."""
+        self.backend.client.connection_pool.disconnect()
+        self._pool.force_close_all()
+        for client in self.amqp.Connection.shared:
+            client.connection_pool.disconnect()
+
+    def producer_or_acquire(self, producer: Any = None) -> Any:
+        return super().producer_or_acquire(producer or getattr(self._together, "producer", None))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what this thread publishes in the block with few round trips, the last of it at the block's end."""
+        with self.producer_or_acquire() as producer:
+            self._together.producer = producer
+            try:
+                with producer.batch(MOST_AT_ONCE):
+                    yield
+            except BatchPublishError as problem:  # what went wrong is known by its own name
+                raise problem.__cause__ or problem from None
+            finally:
+                del self._together.producer
+
+    def _counted(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+        """Count batches of chords that have ended, which Celery does one by one; each call has six keys."""
+        client = self.backend.client
+        while True:
+            pipe = client.pipeline(transaction=False)
+            for call in calls:
+                pipe.evalsha(_COUNT, 6, *call)
+            try:
+                return list(pipe.execute())
+            except redis.exceptions.NoScriptError:
+                client.script_load(CHORD_PART_RETURN_LUA)
 
     @cached_property
     def engine(self) -> Engine:

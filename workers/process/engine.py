@@ -21,10 +21,11 @@ import redis.asyncio
 from aggregate.records.record import AttemptRecord
 from workers.attempts.attempt import Attempt
 from workers.attempts.permits import Turns
-from workers.attempts.run_context import Bill, Run, RunGone, Runs
+from workers.attempts.run_context import Bill, Question, Run, RunGone, Runs
 from workers.models.choose import absent
 from workers.models.model import kill_programs
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
+from workers.process.logs import at_work
 from workers.store.bundles import BundleError
 from workers.store.claims import StoreResult, drop_all
 from workers.store.keys import PROTOCOL
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5.0
 MOST_HAND_BACKS = 3
+MOST_AT_FIRST = 4  # batches: the next run's may be far larger than the last one's
 
 
 class Drained(Exception):
@@ -79,7 +81,7 @@ class Load:
         """
         with self._lock:
             if not self.batches:
-                return max(1, math.ceil(most / self.last_share)) if self.last_share else 1
+                return min(MOST_AT_FIRST, max(1, math.ceil(most / self.last_share))) if self.last_share else 1
             return self.batches + max(0, math.ceil((most - self.share) / max(self.last_share, 1e-6)))
 
 
@@ -91,11 +93,16 @@ class Engine:
         # Containers may share a host's name, and count their processes alike.
         self.name = f"{socket.gethostname()}:{os.getpid()}-{os.urandom(4).hex()}"
         self.taken: list[str] = []
+        self._told: tuple[list[str], float] = ([], -math.inf)
         self.ended: set[str] = set()
         self._unreadable: set[str] = set()
         self.load = Load()
         self.done = 0
+        self._progress = (0, time.monotonic())
         self._loop = asyncio.new_event_loop()
+        # For threads, which share its connections: one that asks a lot must not keep the heartbeat from its turn.
+        patience = max(1.0, settings.lease_seconds / 4)
+        self.client = connect(settings.broker, timeout_seconds=patience, retries=1, connections=3)
         self._client = connect_insisting(settings.broker)
         self.tally = Tally()
         self.turns = Turns(self._client, settings, self.tally.retried)
@@ -128,7 +135,10 @@ class Engine:
         return {run.manifest.run_id: dict(run.claims.held) for run in self.runs.known()}
 
     def about(self) -> dict[str, Any]:
-        """What the heartbeat tells of this worker: name, version, in flight, slots, attempts done, what it lacks."""
+        """What the heartbeat tells of this worker. `stalled`: seconds since an attempt ended, 0 with none under way."""
+        now = time.monotonic()
+        if not self.active or self.done != self._progress[0]:
+            self._progress = (self.done, now)
         return {
             "name": self.name,
             "protocol": PROTOCOL,
@@ -136,6 +146,7 @@ class Engine:
             "in_flight": self.in_flight,
             "slots": self.settings.in_flight,
             "done": self.done,
+            "stalled": round(now - self._progress[1], 1),
             "lacks": absent(os.environ),
         }
 
@@ -158,8 +169,10 @@ class Engine:
 
     def _tell_held(self, client: redis.Redis) -> None:
         """Say which messages this worker has taken; what it does not say is put back for others."""
-        if not self.draining:
-            tell_held(client, self.name, self.taken, self.settings.lease_seconds)
+        taken, now = self.taken, time.monotonic()
+        if not self.draining and (taken != self._told[0] or now - self._told[1] >= self.heartbeat.seconds):
+            tell_held(client, self.name, taken, self.settings.lease_seconds)
+            self._told = taken, now
 
     def run_batch(self, batch: Batch, *, give_up: str | None = None) -> int:
         """Run a batch and wait; returns how many records it stored. Raises Drained when the worker must stop.
@@ -172,12 +185,8 @@ class Engine:
         """Note that this worker cannot read a run, with one line; False where the run is over, so that nobody need."""
         if run_id not in self._unreadable:
             self._unreadable.add(run_id)
-            log.warning("%s; its batches are left to other workers", why)
-        client = connect(self.settings.broker)
-        try:
-            return Store(client).refuse(run_id, self.name)
-        finally:
-            client.close()
+            log.warning("%s; its batches are left to other workers", why, extra={"run": run_id})
+        return Store(self.client).refuse(run_id, self.name)
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued.
@@ -189,11 +198,9 @@ class Engine:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(CANCEL_SECONDS)
         kill_programs()
         # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
-        client = connect(self.settings.broker, timeout_seconds=5, retries=1)
         with suppress(redis.RedisError):
             for run in self.runs.known():
-                drop_all(client, run.manifest.run_id, self.name)
-        client.close()
+                drop_all(self.client, run.manifest.run_id, self.name)
 
     def close(self) -> None:
         self.heartbeat.stop()
@@ -203,6 +210,7 @@ class Engine:
             self._thread.join(timeout=5)
         if not self._thread.is_alive() and not self._loop.is_closed():
             self._loop.close()
+        self.client.close()
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -233,35 +241,39 @@ class Engine:
             self._tasks.discard(task)
 
     async def _batch(self, batch: Batch, give_up: str | None) -> int:
+        at_work.set((batch.run_id, None))
         try:
             async with self.runs.use(batch.run_id) as run:
-                cells = [run.grid.cell(index) for index in batch.indexes]
-                await run.fetch_tasks({cell.task for cell in cells})
+                questions = await run.questions(batch.indexes)
                 self.check_draining()
+                for model in {question.model for question in questions}:
+                    run.prepare(model)
                 share = self._share(run, batch)
                 self.load.add(share)
                 try:
-                    return await self._all(run, batch, give_up)
+                    return await self._all(run, batch, questions, give_up)
                 finally:
                     self.load.remove(share)
         except (RunGone, BundleError) as problem:
             log.warning("batch of run %s is left out: %s", batch.run_id, problem)
             return 0
 
-    async def _all(self, run: Run, batch: Batch, give_up: str | None) -> int:
+    async def _all(self, run: Run, batch: Batch, questions: list[Question], give_up: str | None) -> int:
         """Run all attempts of a batch to their end, even when one of them cannot reach the store any more."""
+
+        async def one(question: Question, index: int) -> int:
+            at_work.set((batch.run_id, question))  # this attempt's alone: each has a task of its own
+            attempt = Attempt(self, run, question, index, batch.round, quarantine=batch.quarantine)
+            return await (attempt.make() if give_up is None else attempt.give_up(give_up))
+
         ended = await asyncio.gather(
-            *(self._attempt(run, batch, index, give_up) for index in batch.indexes), return_exceptions=True
+            *(one(question, index) for question, index in zip(questions, batch.indexes, strict=True)),
+            return_exceptions=True,
         )
         for problem in ended:
             if isinstance(problem, BaseException):
                 raise problem
         return sum(cast("list[int]", ended))
-
-    async def _attempt(self, run: Run, batch: Batch, index: int, give_up: str | None) -> int:
-        question = await run.question(index)
-        attempt = Attempt(self, run, question, index, batch.round, quarantine=batch.quarantine)
-        return await (attempt.make() if give_up is None else attempt.give_up(give_up))
 
     def _share(self, run: Run, batch: Batch) -> float:
         agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
@@ -274,17 +286,14 @@ class Engine:
             raise asyncio.CancelledError
 
 
-def too_often(settings: ProcessSettings, run_id: str, name: str, problem: Exception) -> bool:
+def too_often(engine: Engine, run_id: str, name: str, problem: Exception) -> bool:
     """Count that a message is about to be handed back; whether this was the last time.
 
     The type of the problem is the reason: its words may name a time or a place that is never the same. While the
     server takes no note, nothing is given up.
     """
-    client = connect(settings.broker, timeout_seconds=5, retries=1)
     try:
-        times = Store(client).count_hand_back(run_id, name, type(problem).__name__)
+        times = Store(engine.client).count_hand_back(run_id, name, type(problem).__name__)
     except redis.RedisError:
         return False
-    finally:
-        client.close()
     return times >= MOST_HAND_BACKS

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.messages import Grid
-from workers.store.redis_client import AWAY, connect, sign_of_life
+from workers.store.redis_client import AWAY, sign_of_life
 
 if TYPE_CHECKING:
     from aggregate.records.record import AttemptRecord
@@ -99,13 +99,11 @@ class Heartbeat:
         self._duties.pop(duty, None)
 
     def _run(self) -> None:
-        client = connect(self._engine.settings.broker, timeout_seconds=max(1.0, self.seconds), retries=1)
         while not self._stopped.is_set():
-            self._do_what_is_due(client)
+            self._do_what_is_due(self._engine.client)
             next_due = min(schedule.due for schedule in list(self._duties.values()))
             # At most so long, because somebody may add what is due earlier.
             self._stopped.wait(min(BEAT_SECONDS, max(0.0, next_due - time.monotonic())))
-        client.close()
 
     def _do_what_is_due(self, client: redis.Redis) -> None:
         for duty, schedule in list(self._duties.items()):

@@ -37,6 +37,7 @@ from prometheus_client.utils import floatToGoString
 
 from aggregate.text.formats import plain
 from workers.process.heartbeat import BOUNDS, Histogram
+from workers.process.logs import tell
 from workers.store.keys import FINISH, LANES, QUARANTINE, UNACKED, is_loopback, waiting_keys
 from workers.store.redis_client import connect
 
@@ -87,17 +88,15 @@ class Metrics(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
     def create(self, worker: Any) -> Any:
         """Made before the worker starts, because Celery keeps an exit code from here and loses one from later."""
         engine: Engine = worker.app.engine
-        stream = sys.__stderr__ or sys.stderr  # the other one is Celery's log by now
         try:
             where = endpoint()
             assert where is not None
             client = connect(engine.settings.broker, timeout_seconds=2, retries=0)
             server = MetricsServer(where, Collector(engine, client))
         except InvalidMetrics as problem:
-            stream.write(f"uplift: {problem}\n")
+            tell(str(problem))
             raise SystemExit(3) from None
-        stream.write(f"uplift: metrics are on {server.url}\n")
-        stream.flush()
+        tell(f"metrics are on {server.url}")
         return server
 
     def start(self, worker: Any) -> None:

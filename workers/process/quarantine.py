@@ -9,6 +9,7 @@ import sys
 import threading
 
 from workers.process.engine import Batch, Drained, Engine
+from workers.process.logs import JsonLines, is_json, write_json
 from workers.rounds.child_process import leave_with_parent
 from workers.store.process_settings import from_environment
 
@@ -43,7 +44,7 @@ def run_alone(batch: Batch, worker: Engine) -> int:
 def _in_a_child(batch: Batch, worker: Engine) -> int:
     message = json.dumps([batch.run_id, batch.round, list(batch.indexes)])
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "workers.process.quarantine", message],
+        [sys.executable, "-P", "-m", "workers.process.quarantine", message, *(["json"] if is_json() else [])],
         env={**os.environ, "UPLIFT_BROKER": worker.settings.broker},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -64,9 +65,12 @@ def _in_a_child(batch: Batch, worker: Engine) -> int:
     return int(out)
 
 
-def main(message: str) -> None:
+def main(message: str, *log_format: str) -> None:
     run_id, number, indexes = json.loads(message)
+    if log_format:
+        write_json("warning")
     engine = Engine(from_environment(), public=False)
+    JsonLines.worker = engine.name
     leaving = leave_with_parent(HANDED_BACK, engine.drain)
     try:
         stored = engine.run_batch(Batch(run_id, number, tuple(indexes), quarantine=True))
@@ -78,4 +82,4 @@ def main(message: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

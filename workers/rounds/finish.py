@@ -21,7 +21,7 @@ from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, run_modul
 from workers.rounds.publish import next_end, publish_round, waves
 from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import connect
-from workers.store.run_store import State, Store, StoredRun
+from workers.store.run_store import State, Store, StoredRun, weak_baseline
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -53,7 +53,7 @@ def finish(app: Celery, settings: ProcessSettings, run_id: str, generation: int,
         with store.finishing(run_id, settings.lease_seconds) as alone:
             if not alone:
                 return "not now"
-            if not state.halt and _another_round(app, settings, store, store.run(run_id), generation, number):
+            if not state.halt and _another_round(app, settings, store, store.run(run_id), state, number):
                 return "another round"
             if store.seal(run_id, generation) is None:
                 return "not now"
@@ -64,12 +64,12 @@ def finish(app: Celery, settings: ProcessSettings, run_id: str, generation: int,
 
 
 def _another_round(
-    app: Celery, settings: ProcessSettings, store: Store, run: StoredRun, generation: int, number: int
+    app: Celery, settings: ProcessSettings, store: Store, run: StoredRun, state: State, number: int
 ) -> bool:
     """Publish what is to be tried again or, when that is done, the next wave; False when nothing is left to do."""
     if number >= MOST_ROUNDS + waves(run):
         return False
-    end = store.published(run.run_id)
+    end, generation = state.published, state.generation
     unfinished = store.unfinished(run, end)
     while not unfinished and end < run.grid.attempts:
         if end and may_stop(settings, store, run, generation):
@@ -96,7 +96,7 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun, generation
     looked = run_module(settings, _THIS, "look", run.run_id)
     if looked.returncode:
         why = _last_words(looked)
-        log.warning("run %s: a look at its numbers failed: %s", run.run_id, why)
+        log.warning("run %s: a look at its numbers failed: %s", run.run_id, why, extra={"run": run.run_id})
         store.set_warning(
             run.run_id, generation, f"a look at the numbers failed, and no early stop came of it: {why}"
         )
@@ -146,7 +146,7 @@ def ended(store: Store, run_id: str, state: State) -> RunInfo:
     return info.model_copy(
         update={
             "status": status,
-            "why": _why(info, state) if status != "weak_baseline" else store.weak_baseline(run) or "",
+            "why": _why(info, state) if status != "weak_baseline" else weak_baseline(run, state) or "",
             "wall_seconds": wall,
             "spent_usd": state.spent,
             "assumed_usd": state.assumed,

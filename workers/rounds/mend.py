@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+STANDBY_SECONDS = 3.0  # between two looks where nothing is to be mended, or somebody else does
 ELECTED_SECONDS = 5.0
 LONGEST_PAUSE = 30.0
 UNSERVED_SECONDS = 60.0
@@ -99,7 +100,13 @@ class Mender:
                 if {str(beat["name"]) for beat in _able(look, beats)} - {self.name}:
                     return self._step_aside()
         self._put_back_orphans()
+        self._looked = self.clock()  # a look at many runs takes its time, and is no pause
         return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last look saw a run that is open, or a message that is taken."""
+        return bool(self._quiet or self._taken)
 
     def _step_aside(self) -> bool:
         """Leave mending to somebody who can read every run; False, as for whoever is not elected."""
@@ -133,8 +140,8 @@ class Mender:
         # What was never published may still be on its way from its producer.
         begun = look.published > 0 or now - quiet.since > self._search_seconds
         run = self._store.run(run_id)
-        if over or (begun and not look.in_flight and not self._store.missing(run, look)):
-            log.info("run %s waits for its callback; sending another", run_id)
+        if over or (begun and not look.in_flight and not self._store.missing(run.manifest, look)):
+            log.info("run %s waits for its callback; sending another", run_id, extra={"run": run_id})
             send_finish(self.app, run_id, look.generation, look.round)
             quiet.since = now + self._search_seconds
         elif not look.halt and now - quiet.searched > quiet.pause:
@@ -151,19 +158,20 @@ class Mender:
         for run_id, since in self._unserved.items():
             if now - since > UNSERVED_SECONDS:
                 why = f"no worker can read this run, which another version began; there are {versions(beats)}"
-                log.warning("run %s: %s", run_id, why)
+                log.warning("run %s: %s", run_id, why, extra={"run": run_id})
                 self._store.set_trouble(run_id, looks[run_id].generation, why)
 
     def _search(self, run_id: str, look: Look, quiet: _Quiet) -> None:
         """Publish again what no queue and no worker has, once two searches in a row have missed the same."""
         run = self._store.run(run_id)
-        missing = set(self._store.missing(run, look)) - self._store.claimed(run_id)
+        missing = set(self._store.missing(run.manifest, look)) - self._store.claimed(run_id)
         lost = (
             frozenset(missing - self._with_a_message(run_id, run.manifest.lane)) if missing else frozenset()
         )
         quiet.searched = self.clock()
         if lost and lost == quiet.lost:
-            log.warning("run %s: %d attempts got lost; publishing them again", run_id, len(lost))
+            words = "run %s: %d attempts got lost; publishing them again"
+            log.warning(words, run_id, len(lost), extra={"run": run_id})
             alone = self._store.deadly(run_id)
             publish_batches(self.app, run, number=look.round, indexes=sorted(lost), alone=alone)
             lost = frozenset()
@@ -223,5 +231,5 @@ def _indexes(message: bytes, run_id: str) -> list[int]:
     """The attempts that a waiting message asks for, if it is a batch of this run; none for what nobody can read."""
     with suppress(ValueError, LookupError, TypeError):
         arguments: Any = json.loads(base64.b64decode(json.loads(message)["body"]))[0]
-        return cast("list[int]", arguments[2]) if arguments[0] == run_id else []
+        return list(arguments[2]) if arguments[0] == run_id else []  # a callback has a number there
     return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from workers.store.keys import FINISH, QUARANTINE, queue
+from workers.store.keys import QUARANTINE
 from workers.store.run_store import StoredRun
 
 if TYPE_CHECKING:
@@ -35,21 +35,21 @@ def publish_round(
 
     header = _signatures(app, run, number, indexes, alone)
     callback = app.tasks["uplift.finish_run"].si(run.run_id, generation, number)
-    _declare_finish(app)
-    chord(header, app=app)(callback.set(argsrepr=f"run {run.run_id} round {number}", kwargsrepr=""))
+    with app.together():
+        chord(header, app=app)(callback.set(argsrepr=f"run {run.run_id} round {number}", kwargsrepr=""))
 
 
 def publish_batches(
     app: Celery, run: StoredRun, *, number: int, indexes: list[int], alone: Collection[int] = ()
 ) -> None:
     """Send attempts of round `number` once more, without a callback: whoever mends sees when they are done."""
-    for signature in _signatures(app, run, number, indexes, alone):
-        signature.apply_async()
+    with app.together():
+        for signature in _signatures(app, run, number, indexes, alone):
+            signature.apply_async()
 
 
 def send_finish(app: Celery, run_id: str, generation: int, number: int) -> None:
     """Ask for what a round's callback asks for."""
-    _declare_finish(app)
     app.tasks["uplift.finish_run"].apply_async(
         (run_id, generation, number), argsrepr=f"run {run_id} round {number}", kwargsrepr=""
     )
@@ -78,18 +78,12 @@ def _signatures(
 
 def batch_size(attempts: int) -> int:
     """Small runs spread over workers one attempt at a time; large ones save messages."""
-    return max(1, min(20, attempts // 200))
+    return max(1, min(50, attempts // 200))
 
 
 def batches_of(indexes: list[int]) -> list[list[int]]:
     size = batch_size(len(indexes))
     return [indexes[start : start + size] for start in range(0, len(indexes), size)]
-
-
-def _declare_finish(app: Celery) -> None:
-    """Make sure that the callback finds its queue: workers declare it when they connect, and FLUSHALL forgets it."""
-    with app.connection_or_acquire() as connection:
-        queue(FINISH).bind(connection.default_channel).declare()
 
 
 def _tasks(batch: list[int], run: StoredRun) -> str:

@@ -124,10 +124,10 @@ class RunClaims:
         keys = Keys(run_id)
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
-        both = [keys.state, keys.records, keys.errors, keys.claims, keys.owners]
+        self._lease_keys = keys.ledger
+        both = [*keys.ledger, keys.records, keys.errors]
         self._claim_keys = [*both, keys.deaths]
         self._store_keys = [*both, keys.counts, keys.failures]
-        self._lease_keys = [keys.state, keys.claims, keys.owners]
         self._claim_script = client.register_script(script("claim"))
         self._store_script = client.register_script(script("store"))
         self._lease_script = client.register_script(script("lease"))
@@ -160,17 +160,18 @@ class RunClaims:
         self.held.pop(finished.index, None)
         return stored
 
-    async def release(self, index: int, token: int) -> None:
+    async def release(self, index: int, token: int, *, asked: bool = True) -> None:
         """Give up a claim whose attempt ended without a record, so that whoever gets it next can start at once.
 
-        What is not held with this token is left alone. A server that does not answer lets the claim run out by itself.
+        What was reserved is assumed to be spent if the model was `asked`. What is not held with this token is left
+        alone. A server that does not answer lets the claim run out by itself.
         """
         if token == _ASKED or self.held.get(index) != token:
             return
         del self.held[index]
         with suppress(redis.RedisError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._lease_script(keys=self._lease_keys, args=[0, index, token])
+                await self._lease_script(keys=self._lease_keys, args=[0 if asked else -1, index, token])
 
     async def halt(self, halt: str, why: str) -> None:
         """Let nothing more of the run start, unless it was halted or sealed before."""
@@ -212,12 +213,9 @@ def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float
     """Refresh claims from the lease thread, or drop them with `seconds=0`; returns how many were still ours."""
     if not held:
         return 0
-    keys = Keys(run_id)
     pairs = [value for pair in held.items() if pair[1] != _ASKED for value in pair]
     refresh = client.register_script(script("lease"))
-    return int(
-        cast("int", refresh(keys=[keys.state, keys.claims, keys.owners], args=[int(seconds * 1000), *pairs]))
-    )
+    return int(cast("int", refresh(keys=Keys(run_id).ledger, args=[int(seconds * 1000), *pairs])))
 
 
 def drop_all(client: redis.Redis, run_id: str, owner: str | None = None) -> int:

@@ -239,7 +239,7 @@ class Manifest(WorkerSettings):
     the store, as those of `replay:` models always are.
     """
 
-    format_version: Literal[2] = PROTOCOL
+    format_version: Literal[4] = PROTOCOL
     run_id: str
     created_at: str
     task_count: int

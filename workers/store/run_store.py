@@ -31,6 +31,8 @@ from workers.store.messages import Grid, Manifest, Task
 from workers.store.redis_client import UnusableServer
 
 if TYPE_CHECKING:
+    from redis.client import Pipeline
+
     from aggregate.artifact.model import Artifact
 
 KEEP_DAYS = 2
@@ -70,7 +72,8 @@ class StoredRun:
 class State(BaseModel, frozen=True):
     """Where a run stands. `generation` grows with each resume.
 
-    `assumed` USD count towards the budget for calls whose cost nobody knows; `why` explains a halt.
+    `assumed` USD count towards the budget for calls whose cost nobody knows; `why` explains a halt. Attempts below the
+    index `published` have been sent. `weak` and `weak_lost` are how store.lua counts what the baseline failed.
     """
 
     generation: int
@@ -85,6 +88,9 @@ class State(BaseModel, frozen=True):
     why: str = ""
     warning: str = ""
     trouble: str | None = None
+    published: int = 0
+    weak: str = ""
+    weak_lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -179,21 +185,25 @@ class Store:
         self._put_pages(keys.tasks, enumerate(map(pack_task, tasks)))
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         state["protocol"] = PROTOCOL
-        state.update(self._put_cached(keys, manifest, info, cached))
+        state.update(self._put_cached(pipe, keys, manifest, info, cached))
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
         pipe.hset(keys.state, mapping=state)
         pipe.zadd(RUNS, {manifest.run_id: time.time()})
+        self._touch(pipe, manifest.run_id)
         pipe.execute()
-        self.touch(manifest.run_id)
         return StoredRun(manifest, info)
 
     def _put_cached(
-        self, keys: Keys, manifest: Manifest, info: RunInfo, cached: Mapping[int, AttemptRecord]
+        self,
+        pipe: Pipeline,
+        keys: Keys,
+        manifest: Manifest,
+        info: RunInfo,
+        cached: Mapping[int, AttemptRecord],
     ) -> dict[_Field, _Field]:
         """Write records that are there already; returns what the state tells of a baseline that may be too weak."""
         arms, units = manifest.grid.arms, manifest.grid.units
-        pipe = self.client.pipeline()
         # What is there was left by a producer that died in this very place.
         pipe.delete(keys.records, keys.counts, keys.failures)
         failures: Counter[int] = Counter()
@@ -204,7 +214,6 @@ class Store:
                 failures[index % units] += 1
         if failures:
             pipe.hset(keys.failures, mapping={str(unit): count for unit, count in failures.items()})
-        pipe.execute()
         if not info.baseline_must_pass:
             return {}
         baseline = [arm.name for arm in manifest.arms].index(BASELINE)
@@ -228,9 +237,12 @@ class Store:
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
         """Keep a run's keys for this many days from now."""
         pipe = self.client.pipeline(transaction=False)
+        self._touch(pipe, run_id, days)
+        pipe.execute()
+
+    def _touch(self, pipe: Pipeline, run_id: str, days: int = WORKING_DAYS) -> None:
         for key in Keys(run_id).all():
             pipe.expire(key, days * DAY_SECONDS)
-        pipe.execute()
 
     def touch_all(self, manifest: Manifest) -> None:
         """Keep a run that goes on, with its bundles, which other runs may share."""
@@ -288,18 +300,6 @@ class Store:
         except (ValidationError, UnicodeDecodeError) as problem:
             raise _other_version(run_id, problem) from None
 
-    def weak_baseline(self, run: StoredRun) -> str | None:
-        """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
-        key = Keys(run.run_id).state
-        weak, lost = cast("list[bytes | None]", self.client.hmget(key, ["weak", "weak_lost"]))
-        if weak is None or lost is None:
-            return None
-        too_many, each = int(weak.split()[3]), run.grid.tasks * run.grid.models
-        if int(lost) < too_many:
-            return None
-        best = round((each - int(lost)) / each, 4)
-        return f"baseline pass rate can reach {best} at most, < {WEAK_BASELINE}: it failed {int(lost)} of {each} tasks"
-
     def runs(self) -> list[str]:
         run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))]
         return [run_id for run_id in run_ids if self.client.exists(Keys(run_id).state)]
@@ -328,21 +328,39 @@ class Store:
         for index, data in self.client.hscan_iter(Keys(run_id).records, count=_PAGE):
             yield int(index), unpack(cast("bytes", data))
 
-    def published(self, run_id: str) -> int:
-        """Attempts below this index have been published."""
-        return int(cast("bytes | None", self.client.hget(Keys(run_id).state, "published")) or 0)
-
     def set_published(self, run_id: str, generation: int, end: int) -> None:
         self._note(run_id, generation, "sealed", published=end)
 
     def unfinished(self, run: StoredRun, end: int) -> list[int]:
         """Attempts below index `end` that have no record, or an `error` that may be tried again."""
-        keys = Keys(run.run_id)
-        recorded = {int(field) for field in cast("list[bytes]", self.client.hkeys(keys.records))}
-        for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
-            if int(value.split(b" ", 1)[0]) < MAX_TRIES:
+        keys, most = Keys(run.run_id), self._most_tries(run.run_id)
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hkeys(keys.records)
+        pipe.hgetall(keys.errors)
+        present, errors = pipe.execute()
+        recorded = {int(field) for field in present}
+        for index, value in errors.items():
+            if int(value.split(b" ", 1)[0]) < most:
                 recorded.discard(int(index))
         return [index for index in range(end) if index not in recorded]
+
+    def _most_tries(self, run_id: str) -> int:
+        """How often an attempt may end in `error`: more in a run whose errors were to be tried again."""
+        return MAX_TRIES + int(cast("bytes | None", self.client.hget(Keys(run_id).state, "tries")) or 0)
+
+    def try_errors_again(self, run_id: str) -> None:
+        """Give every final error of a run that is over as many tries again; none to a run that was decided."""
+        keys, state = Keys(run_id), self.state(run_id)
+        if state is None or not state.sealed or state.halt not in ("", "hopeless"):
+            return
+        pipe = self.client.pipeline()
+        counts = []
+        for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
+            count, _, rest = value.split(b" ", 2)
+            counts.append(int(count))
+            pipe.hset(keys.errors, cast("str", index), b" ".join([count, b"0", rest]))  # of no round yet
+        pipe.hset(keys.state, "tries", max(counts, default=0))
+        pipe.execute()
 
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
@@ -380,15 +398,15 @@ class Store:
                 )
         return looks
 
-    def missing(self, run: StoredRun, look: Look) -> list[int]:
+    def missing(self, manifest: Manifest, look: Look) -> list[int]:
         """Attempts that the current round was to make and that it has not recorded."""
-        keys = Keys(run.run_id)
+        keys, most = Keys(manifest.run_id), self._most_tries(manifest.run_id)
         behind = []
         for index, value in cast("dict[bytes, bytes]", self.client.hgetall(keys.errors)).items():
             count, last = map(int, value.split(b" ", 2)[:2])
-            if count < MAX_TRIES and last < look.round:
+            if count < most and last < look.round:
                 behind.append(int(index))
-        if look.recorded >= run.grid.attempts:
+        if look.recorded >= manifest.grid.attempts:
             return behind
         recorded = {int(index) for index in cast("list[bytes]", self.client.hkeys(keys.records))}
         return [*behind, *(index for index in range(look.published) if index not in recorded)]
@@ -489,17 +507,19 @@ class Store:
         """The attempts of a round, as its first caller gave them; a second caller publishes the very same."""
         field_name = f"{generation}.{number}"
         keys = Keys(run_id)
-        if self.client.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1)):
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hsetnx(keys.rounds, field_name, zlib.compress(json.dumps(indexes).encode(), 1))
+        pipe.expire(keys.rounds, WORKING_SECONDS)
+        pipe.hget(keys.rounds, field_name)
+        first, _, data = pipe.execute()
+        if first:
             self._note(run_id, generation, "sealed", round=number)
-            self.client.expire(keys.rounds, WORKING_SECONDS)
-        data = cast("bytes", self.client.hget(keys.rounds, field_name))
         return cast("list[int]", json.loads(zlib.decompress(data)))
 
     def seal(self, run_id: str, generation: int) -> State | None:
         """No record is taken from now on; None when the run is gone, or was resumed since this generation."""
         seal = self.client.register_script(script("seal"))
-        keys = Keys(run_id)
-        sealed = seal(keys=[keys.state, keys.claims, keys.owners], args=[generation, repr(time.time())])
+        sealed = seal(keys=Keys(run_id).ledger, args=[generation, repr(time.time())])
         return self.state(run_id) if sealed else None
 
     def set_trouble(self, run_id: str, generation: int, trouble: str) -> None:
@@ -516,7 +536,7 @@ class Store:
 
         data = zlib.compress(dumps_all(artifacts), 6)
         keys = Keys(run_id)
-        names = [keys.state, keys.artifacts, keys.records, keys.errors, keys.claims, keys.owners]
+        names = [*keys.ledger, keys.artifacts, keys.records, keys.errors]
         put = self.client.register_script(script("artifacts"))
         return bool(put(keys=names, args=[generation, data, WORKING_SECONDS]))
 
@@ -534,6 +554,18 @@ class Store:
     def delete(self, run_id: str) -> None:
         self.client.delete(*Keys(run_id).all())
         self.client.zrem(RUNS, run_id)
+
+
+def weak_baseline(run: StoredRun, state: State) -> str | None:
+    """Why the verdict is an error whatever else is run: the best that the baseline can reach; None if it is not."""
+    if not state.weak:
+        return None
+    too_many, each = int(state.weak.split()[3]), run.grid.tasks * run.grid.models
+    if state.weak_lost < too_many:
+        return None
+    best = round((each - state.weak_lost) / each, 4)
+    lost = f"it failed {state.weak_lost} of {each} tasks"
+    return f"baseline pass rate can reach {best} at most, < {WEAK_BASELINE}: {lost}"
 
 
 def _packed(info: RunInfo) -> bytes:

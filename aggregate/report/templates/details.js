@@ -99,8 +99,8 @@ const details = (() => {
         ["Turns", completion.turns],
         ["From cache", entry.cached ? "yes" : null],
       ]),
-      make("h4", { class: "part" }, "Output", completion.truncated ? " (cut at 4 MiB)" : ""),
-      output(entry, runs, arm ? "added" : "removed"),
+      make("h4", { class: "part" }, "Output", completion.truncated ? " (cut)" : ""),
+      output(entry, runs, ARMS[arm]),
       make("h4", { class: "part" }, "Judgment"),
       (entry.judgments || []).length ? entry.judgments.map(judgment) : make("p", { class: "reason" }, entry.details || "None was made."),
     );
@@ -158,7 +158,7 @@ const details = (() => {
   function body(...parts) {
     const { row } = open;
     const held = dialog.contains(document.activeElement) ? document.activeElement : null;
-    const notes = [several && row.model, row.tier, row.judge, ...row.tags].filter(Boolean).join(" · ");
+    const notes = [several && index.models[row.model], row.tier, row.judge, ...row.tags].filter(Boolean).join(" · ");
     const step = (by, name) =>
       make("button", { type: "button", class: "step", "aria-label": `${name} task`, disabled: !neighbour(by), click: () => move(by) }, by < 0 ? "‹" : "›");
     dialog.replaceChildren(
@@ -216,7 +216,11 @@ const details = (() => {
 
   return {
     show(row, b, c) {
-      const clamp = (value, side) => Math.max(0, Math.min((side?.entries.length || 1) - 1, (Number(value) || 1) - 1));
+      const named = { pass: /p/, fail: /[ft]/ }; // an example opens the first attempt that passed, or failed
+      const clamp = (value, side) =>
+        named[value]
+          ? Math.max(0, (side?.outcomes || "").search(named[value]))
+          : Math.max(0, Math.min((side?.entries.length || 1) - 1, (Number(value) || 1) - 1));
       open = { row, picked: [clamp(b, row.arms[0]), clamp(c, row.arms[1])] };
       render().then(() => {
         if (open && !dialog.open) {

@@ -39,17 +39,17 @@ function visible(text) {
 const MISSING = "–";
 const known = (value) => value !== null && value !== undefined;
 
-const percent = (value) => (known(value) ? `${(100 * value).toFixed(0)} %` : MISSING);
-
 function points(value) {
   if (!known(value)) return MISSING;
-  const rounded = Math.round(1000 * value) / 10;
+  const [scaled, whole] = [1000 * value, Math.floor(1000 * value)];
+  // Half a tenth goes to the even one, as everywhere in Uplift.
+  const rounded = (scaled - whole === 0.5 ? whole + (whole & 1) : Math.round(scaled)) / 10;
   return rounded > 0 ? `+${rounded}` : String(rounded || 0);
 }
 
 function dollars(value) {
   if (!known(value)) return MISSING;
-  return value >= 1 ? `$${value.toFixed(2)}` : `$${Number(value.toPrecision(3))}`;
+  return value > 0 ? `$${value.toFixed(Math.max(2, Math.min(9, 1 - Math.floor(Math.log10(value)))))}` : "$0";
 }
 
 function seconds(milliseconds) {

@@ -1,6 +1,6 @@
 // The page's state lives in the address after #, so that a view can be shared and gone back to.
 
-const DEFAULTS = { filter: "all", q: "", sort: "best", task: "", model: "", b: "", c: "" };
+const DEFAULTS = { filter: "all", q: "", sort: "worst", candidate: "0", task: "", model: "", b: "", c: "" };
 let state = { ...DEFAULTS };
 
 function fragment(wanted) {
@@ -13,7 +13,8 @@ function read() {
   const said = new URLSearchParams(location.hash.slice(1));
   const found = Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, said.get(name) ?? DEFAULTS[name]]));
   if (!FILTERS.some(([name]) => name === found.filter)) found.filter = "all";
-  if (!Object.hasOwn(ORDERS, found.sort)) found.sort = "best";
+  if (!Object.hasOwn(ORDERS, found.sort)) found.sort = "worst";
+  if (!document.querySelector(`[data-candidate="${Number(found.candidate)}"]`)) found.candidate = "0";
   return found;
 }
 
@@ -29,11 +30,18 @@ let listed = null;
 
 function render() {
   state = read();
-  const key = [state.filter, state.q, state.sort].join("\n");
+  for (const part of document.querySelectorAll("[data-candidate]")) part.hidden = part.dataset.candidate !== state.candidate;
+  for (const tab of document.querySelectorAll("[data-goes-to]"))
+    tab.setAttribute("aria-current", String(tab.dataset.goesTo === state.candidate));
+  if (!document.getElementById("tasks")) return;
+  const key = [state.filter, state.q, state.sort, state.candidate].join("\n");
   if (key !== listed) {
     listed = key;
     const rows = rowList.show(state);
-    const total = index.rows.length;
+    const mine = index.rows.filter((row) => row.candidate === Number(state.candidate));
+    const total = mine.length;
+    for (const button of document.querySelectorAll("#filters button"))
+      button.querySelector(".n").textContent = matching(mine, button.dataset.filter).toLocaleString("en");
     const noun = several ? "pair of task and model" : "task";
     document.getElementById("count").textContent =
       rows.length === total ? count(total, noun).replace("pair of task and models", "pairs of task and model") : `${rows.length.toLocaleString("en")} of ${total.toLocaleString("en")} shown`;
@@ -44,10 +52,16 @@ function render() {
   for (const button of document.querySelectorAll("#filters button"))
     button.setAttribute("aria-pressed", String(button.dataset.filter === state.filter));
   const row =
-    state.task && index.rows.find((one) => one.task === state.task && (!state.model || one.model === state.model));
+    state.task &&
+    index.rows.find(
+      (one) =>
+        one.candidate === Number(state.candidate) && one.task === state.task && (!state.model || one.model === state.model),
+    );
   if (row) details.show(row, state.b, state.c);
   else if (details.isOpen) details.hide();
 }
+
+const matching = (rows, name) => (name === "all" ? rows : rows.filter((row) => row.flags.includes(name))).length;
 
 function theme() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -106,11 +120,12 @@ function along(by) {
 function start() {
   document.getElementById("theme").addEventListener("click", theme);
   recall();
-  if (!document.getElementById("tasks")) return;
-  const number = (name) => (name === "all" ? index.rows : index.rows.filter((row) => row.flags.includes(name))).length;
+  addEventListener("hashchange", render);
+  addEventListener("beforeprint", () => document.querySelectorAll("main details").forEach((one) => (one.open = true)));
+  if (!document.getElementById("tasks")) return render();
   document.getElementById("filters").append(
     ...FILTERS.map(([name, label]) =>
-      make("button", { type: "button", "data-filter": name, click: () => go({ filter: name }, true) }, label, make("span", { class: "n" }, number(name).toLocaleString("en"))),
+      make("button", { type: "button", "data-filter": name, click: () => go({ filter: name }, true) }, label, make("span", { class: "n" })),
     ),
   );
   head();
@@ -119,7 +134,6 @@ function start() {
   document.getElementById("sort").addEventListener("change", (event) => go({ sort: event.target.value }, true));
   rowList.element.addEventListener("click", onPick);
   addEventListener("keydown", onKey);
-  addEventListener("hashchange", render);
   render();
 }
 

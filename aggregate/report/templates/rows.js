@@ -10,11 +10,11 @@ const FILTERS = [
 const DRAWN_AT_ONCE = 250;
 const MOST_DOTS = 12;
 const MOST_PRINTED = 2000;
-const several = index.models.length > 1;
+const several = Object.keys(index.models).length > 1; // names for people, by model
 
 index.rows.forEach((row, number) => {
   row.number = number;
-  row.words = [row.task, row.about, row.tier, row.judge, row.model, ...row.tags, ...row.flags]
+  row.words = [row.task, row.about, row.tier, row.judge, row.model, index.models[row.model], ...row.tags, ...row.flags]
     .filter(Boolean)
     .join("\n")
     .toLowerCase();
@@ -31,6 +31,7 @@ function chosen(state) {
   const words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = index.rows.filter(
     (row) =>
+      row.candidate === Number(state.candidate) &&
       (state.filter === "all" || row.flags.includes(state.filter)) && words.every((word) => row.words.includes(word)),
   );
   const order = ORDERS[state.sort];
@@ -42,7 +43,8 @@ const place = (value) => `${(6 + 44 * (Math.min(1, Math.max(-1, value)) + 1)).to
 function forest(row) {
   const shapes = [draw("line", { x1: "50%", x2: "50%", y1: 0, y2: "100%", class: "zero" })];
   if (known(row.difference)) {
-    const look = row.difference > 0 ? "better" : row.difference < 0 ? "worse" : "same";
+    // Green or red only where the interval leaves no doubt.
+    const look = row.low > 0 ? "better" : row.high < 0 ? "worse" : "same";
     shapes.push(
       draw("line", { x1: place(row.low), x2: place(row.high), y1: "50%", y2: "50%", class: `whisker ${look}` }),
       draw("circle", { cx: place(row.difference), cy: "50%", r: 5, class: `estimate ${look}` }),
@@ -75,7 +77,7 @@ function dots(row, arm) {
 }
 
 const rowList = (() => {
-  const list = document.getElementById("rows");
+  const list = document.getElementById("rows") ?? make("ul"); // a run that ran nothing has no list
   let rows = [];
   let first = -1;
   let last = -1;
@@ -87,7 +89,7 @@ const rowList = (() => {
       { class: "open", href: `#${fragment({ ...state, task: row.task, model: several ? row.model : "" })}` },
       row.task,
     );
-    const notes = [several && row.model, row.tier, ...row.flags.filter((flag) => flag !== "changed")].filter(Boolean);
+    const notes = [several && index.models[row.model], row.tier, ...row.flags.filter((flag) => flag !== "changed")].filter(Boolean);
     return make(
       "li",
       { class: "row", "data-position": position, "aria-setsize": rows.length, "aria-posinset": position + 1 },

@@ -1,17 +1,15 @@
 -- Claim attempts: is each still wanted, and by nobody else?
 --
--- KEYS: state, records, errors, claims (zset: index -> expiry ms), owners (hash: index -> "token reserve owner"),
---       deaths (hash: index -> count)
+-- KEYS: those of ledger.lua, then records, errors, deaths (hash: index -> count)
 -- ARGV: lease ms, round, quarantine (0/1), estimate, unseen (0/1: nobody here has seen what the model costs, so the
 --       estimate is the most it may be), owner, index...
 -- An owner that asks again for what it holds gets the same token: its first answer was lost on the way.
 -- For each index it returns {code, token, deliveries, errors, wait ms}:
 --   go, final, held, halted, quarantine, poison, full, budget (see Claim in claims.py)
-local now = redis.call('TIME')
-now = now[1] * 1000 + math.floor(now[2] / 1000)
+local now, RECORDS, ERRORS, DEATHS = milliseconds(), unpack(KEYS, 6, 8)
 local lease, round, quarantine = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local estimate, unseen, me = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6]
-local state = redis.call('HMGET', KEYS[1], 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed')
+local state = redis.call('HMGET', STATE, 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed')
 local gone = state[1] == false and state[2] == false
 local halted = gone or (state[1] and state[1] ~= '') or state[2] == '1'
 local budget = tonumber(state[3] or '')
@@ -20,56 +18,46 @@ local limit = budget and budget * (1 + 1e-9)
 local spent, reserved = tonumber(state[4] or 0) + tonumber(state[6] or 0), tonumber(state[5] or 0)
 local answers, counted = {}, false
 
--- Whoever vanished had asked already, and is billed: what was reserved for it counts as if it were spent.
-local function assume(reserve)
-  if reserve == 0 then return end
-  redis.call('HINCRBYFLOAT', KEYS[1], 'assumed', reserve)
-  spent = spent + reserve
-end
-
 -- What is reserved by attempts that are really in flight. Adding and taking away leaves traces of rounding, and
 -- those of a dead worker are in flight no longer; each is assumed once.
 local function live_reserves()
   local sum = 0
-  for _, index in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
-    local token, reserve, owner = redis.call('HGET', KEYS[5], index):match('^(%d+) (%S+) (.*)$')
-    if tonumber(redis.call('ZSCORE', KEYS[4], index)) > now then
-      sum = sum + tonumber(reserve)
+  for _, index in ipairs(redis.call('ZRANGE', CLAIMS, 0, -1)) do
+    if tonumber(redis.call('ZSCORE', CLAIMS, index)) > now then
+      local _, reserve = holder(index)
+      sum = sum + reserve
     else
-      redis.call('HSET', KEYS[5], index, token .. ' 0 ' .. owner)
-      assume(tonumber(reserve))
+      spent = spent + assume_held(index)
     end
   end
-  redis.call('HSET', KEYS[1], 'reserved', sum)
+  redis.call('HSET', STATE, 'reserved', sum)
   return sum
 end
 
 local function claim(index)
   if halted then return {'halted'} end
   local errors = 0
-  if redis.call('HEXISTS', KEYS[2], index) == 1 then
-    local error = redis.call('HGET', KEYS[3], index)
+  if redis.call('HEXISTS', RECORDS, index) == 1 then
+    local error = redis.call('HGET', ERRORS, index)
     if not error then return {'final'} end
     local count, last = error:match('^(%d+) (%d+)')
     if tonumber(last) >= round then return {'final'} end
     errors = tonumber(count)
   end
-  local deaths = tonumber(redis.call('HGET', KEYS[6], index) or 0)
-  local expiry = tonumber(redis.call('ZSCORE', KEYS[4], index) or 0)
+  local deaths = tonumber(redis.call('HGET', DEATHS, index) or 0)
+  local expiry = tonumber(redis.call('ZSCORE', CLAIMS, index) or 0)
   if expiry > 0 then
-    local token, reserve, owner = redis.call('HGET', KEYS[5], index):match('^(%d+) (%S+) (.*)$')
+    local token, reserve, owner = holder(index)
     if expiry > now and owner == me then return {'go', tonumber(token), 1 + deaths + errors, errors} end
     if expiry > now then return {'held', 0, 0, 0, expiry - now} end
     -- The holder vanished: its lease ran out and it stored nothing.
-    deaths = redis.call('HINCRBY', KEYS[6], index, 1)
-    reserved = reserved - tonumber(reserve)
-    redis.call('HSET', KEYS[1], 'reserved', reserved)
-    assume(tonumber(reserve))
-    redis.call('ZREM', KEYS[4], index)
-    redis.call('HDEL', KEYS[5], index)
+    deaths = redis.call('HINCRBY', DEATHS, index, 1)
+    release(index)
+    assume(token, reserve)
+    reserved, spent = reserved - reserve, spent + reserve
   end
   if quarantine then
-    if deaths > 2 then return {'poison', 0, 1 + deaths + errors, errors} end
+    if deaths > 2 then return {'poison', redis.call('HINCRBY', STATE, 'token', 1), 1 + deaths + errors, errors} end
   elseif deaths >= 2 then
     return {'quarantine'}
   end
@@ -82,19 +70,15 @@ local function claim(index)
   if budget and spent + reserved + estimate > limit then
     -- The longest answer would cost too much, but most are far shorter: one goes alone, and shows what they cost.
     if not unseen or spent >= budget then
-      redis.call('HSET', KEYS[1], 'halt', 'over_budget')
+      redis.call('HSET', STATE, 'halt', 'over_budget')
       halted = true
       return {'budget'}
     end
     reserve = budget - spent
   end
-  local token = redis.call('HINCRBY', KEYS[1], 'token', 1)
-  redis.call('ZADD', KEYS[4], now + lease, index)
-  redis.call('HSET', KEYS[5], index, token .. ' ' .. reserve .. ' ' .. me)
-  if reserve > 0 then
-    reserved = reserved + reserve
-    redis.call('HSET', KEYS[1], 'reserved', reserved)
-  end
+  local token = redis.call('HINCRBY', STATE, 'token', 1)
+  hold(index, token, reserve, me, now + lease)
+  reserved = reserved + reserve
   return {'go', token, 1 + deaths + errors, errors}
 end
 

@@ -1,13 +1,14 @@
 -- Store records: the first one counts, a later success replaces an error, everything else is waste.
 --
--- KEYS: state, records, errors (hash: index -> "count round token lost arm"), claims, owners, counts,
+-- KEYS: those of ledger.lua, then records, errors (hash: index -> "count round token lost arm"), counts,
 --       failures (hash: unit of the baseline -> attempts that failed)
 -- ARGV: nine for each record: index, token, round, outcome, cost, the part of it that is lost if the
 --       record is replaced, calls of unknown cost, arm, payload
 -- For each record it returns stored, replaced, duplicate or late.
-local sealed = redis.call('HGET', KEYS[1], 'sealed') == '1'
-local exists = redis.call('EXISTS', KEYS[1]) == 1
-local weak = redis.call('HGET', KEYS[1], 'weak')
+local RECORDS, ERRORS, COUNTS, FAILURES = unpack(KEYS, 6, 9)
+local sealed = redis.call('HGET', STATE, 'sealed') == '1'
+local exists = redis.call('EXISTS', STATE) == 1
+local weak = redis.call('HGET', STATE, 'weak')
 local answers = {}
 
 -- A task that the baseline failed in all its attempts is lost for it. Once too many are, the verdict is an error
@@ -16,56 +17,41 @@ local function lose(index, arm)
   local baseline, all_units, attempts, too_many = weak:match('^(%d+) (%d+) (%d+) (%d+)$')
   if arm ~= baseline then return end
   local unit = tonumber(index) % tonumber(all_units)
-  if redis.call('HINCRBY', KEYS[7], unit, 1) < tonumber(attempts) then return end
-  local lost = redis.call('HINCRBY', KEYS[1], 'weak_lost', 1)
-  if lost >= tonumber(too_many) and (redis.call('HGET', KEYS[1], 'halt') or '') == '' then
-    redis.call('HSET', KEYS[1], 'halt', 'weak_baseline')
+  if redis.call('HINCRBY', FAILURES, unit, 1) < tonumber(attempts) then return end
+  local lost = redis.call('HINCRBY', STATE, 'weak_lost', 1)
+  if lost >= tonumber(too_many) and (redis.call('HGET', STATE, 'halt') or '') == '' then
+    redis.call('HSET', STATE, 'halt', 'weak_baseline')
   end
 end
 
-local function add(name, amount)
-  if amount ~= 0 then redis.call('HINCRBYFLOAT', KEYS[1], name, amount) end
-end
-
 local function waste(cost)
-  redis.call('HINCRBY', KEYS[1], 'wasted_attempts', 1)
+  redis.call('HINCRBY', STATE, 'wasted_attempts', 1)
   add('wasted', tonumber(cost) or 0)
 end
 
-local function release(index, token)
-  local owner = redis.call('HGET', KEYS[5], index)
-  if not owner then return 0 end
-  local held, reserve = owner:match('^(%d+) (%S+)')
-  if held ~= token then return 0 end
-  redis.call('HDEL', KEYS[5], index)
-  redis.call('ZREM', KEYS[4], index)
-  add('reserved', -tonumber(reserve))
-  return tonumber(reserve)
-end
-
 local function store(index, token, round, outcome, cost, lost, unpriced, arm, payload)
-  local reserve = release(index, token)
-  local present = redis.call('HGET', KEYS[2], index)
-  if present == payload then return 'stored' end -- sent again because the first answer was lost on the way
-  add('spent', tonumber(cost))
-  -- A call that was cut off is billed all the same; of what it cost we know only the estimate.
-  add('assumed', tonumber(unpriced) * reserve)
+  local reserve = holder(index) == token and release(index) or 0
+  local present = redis.call('HGET', RECORDS, index)
+  if not bill(token, tonumber(cost), tonumber(unpriced), reserve) then
+    -- Sent again because the first answer was lost on the way.
+    return present == payload and 'stored' or sealed and 'late' or 'duplicate'
+  end
   if sealed then waste(cost); return 'late' end
   local answer, count = 'stored', 0
   if present then
-    local error = redis.call('HGET', KEYS[3], index)
+    local error = redis.call('HGET', ERRORS, index)
     if not error then waste(cost); return 'duplicate' end
     local errors, _, last, old_lost, old_arm = error:match('^(%d+) (%d+) (%d+) (%S*) (%S*)')
     if tonumber(last) >= tonumber(token) then waste(cost); return 'duplicate' end
     answer, count = 'replaced', tonumber(errors)
     waste(old_lost)
-    redis.call('HDEL', KEYS[3], index)
-    redis.call('HINCRBY', KEYS[6], old_arm .. ' error', -1)
+    redis.call('HDEL', ERRORS, index)
+    redis.call('HINCRBY', COUNTS, old_arm .. ' error', -1)
   end
-  redis.call('HSET', KEYS[2], index, payload)
-  redis.call('HINCRBY', KEYS[6], arm .. ' ' .. outcome, 1)
+  redis.call('HSET', RECORDS, index, payload)
+  redis.call('HINCRBY', COUNTS, arm .. ' ' .. outcome, 1)
   if outcome == 'error' then
-    redis.call('HSET', KEYS[3], index, table.concat({count + 1, round, token, lost, arm}, ' '))
+    redis.call('HSET', ERRORS, index, table.concat({count + 1, round, token, lost, arm}, ' '))
   elseif outcome ~= 'passed' and weak then
     lose(index, arm)
   end

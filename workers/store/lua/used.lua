@@ -14,8 +14,8 @@ if start then -- it began less than a minute ago
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 if tpm > 0 then
-  local change = (math.max(0, used) - aside) * minute / tpm
-  redis.call('HINCRBY', KEYS[1], 'tokens', string.format('%.0f', change))
+  local change = math.floor((math.max(0, used) - aside) * minute / tpm + 0.5) -- whole: Redis refuses "-0"
+  if change ~= 0 then redis.call('HINCRBY', KEYS[1], 'tokens', string.format('%.0f', change)) end
 end
 if used < 0 and rpm > 0 then
   redis.call('HINCRBY', KEYS[1], 'calls', string.format('%.0f', -minute / rpm))

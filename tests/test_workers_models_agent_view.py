@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_judging import processes_naming
+from pytest_judging import children, processes_naming, until
+from test_judges_syscall_filter import SCRIPT, calls, expected
 
 from judges.inside.drop_rights import NOBODY
-from workers.models import agent_sandbox
+from judges.sandbox import bubblewrap
+from workers.models import agent_view
 from workers.models.choose import model_for
 from workers.models.model import ModelFailed, Request
 from workers.store.messages import CommandSpec, ModelSettings
 
-pytestmark = pytest.mark.skipif(not agent_sandbox.works(), reason="bubblewrap does not work here")
+pytestmark = pytest.mark.skipif(not agent_view.is_confined("auto"), reason="bubblewrap does not work here")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has this to lose")
 needs_shadow = pytest.mark.skipif(not Path("/etc/shadow").exists(), reason="no /etc/shadow")
 
@@ -49,6 +53,110 @@ async def test_a_confined_program_has_no_capability_and_can_get_none() -> None:
     for kind in ("CapInh:", "CapPrm:", "CapEff:", "CapAmb:"):
         assert int(facts[kind], 16) == 0, kind
     assert facts["NoNewPrivs:"] == "1"
+
+
+SPACES = ("user", "mnt", "pid", "ipc", "uts")
+
+
+def confined_children() -> list[tuple[dict[str, str], list[Path]]]:
+    """Of every process of ours that has given up its rights: what the machine says of it, and its namespaces."""
+    found = []
+    for process in children():
+        with suppress(OSError):
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            facts = dict(line.split(":\t", 1) for line in lines)
+            if facts["Seccomp"] == "2":
+                found.append((facts, namespaces(str(process))))
+    return found
+
+
+def namespaces(process: str) -> list[Path]:
+    return [Path(f"/proc/{process}/ns/{space}").readlink() for space in SPACES]
+
+
+async def test_nothing_inside_is_the_machines_root_or_shares_a_namespace_with_it() -> None:
+    ours = namespaces("self")
+    task = asyncio.create_task(said_by(("/bin/sleep", "700"), Request("", sandbox="required")))
+    try:
+        await until(lambda: len(confined_children()) == 2)  # the first process inside, and the program
+        found = confined_children()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    for facts, theirs in found:
+        assert set(facts["Uid"].split()) == {str(NOBODY if os.geteuid() == 0 else os.geteuid())}
+        assert (int(facts["CapEff"], 16), int(facts["CapPrm"], 16)) == (0, 0)
+        assert facts["NoNewPrivs"] == "1"
+        assert all(their != our for their, our in zip(theirs, ours, strict=True))
+
+
+async def test_an_agent_cannot_make_the_calls_that_kernels_are_attacked_by() -> None:
+    script = f"CALLS = {calls()!r}\n{SCRIPT}\nprint(json.dumps(results()))"
+    told = json.loads(await said_by((sys.executable, "-I", "-c", script)))
+    assert told == {name: expected(name) for name in calls()}
+
+
+# What prints a line succeeded.
+ATTACKS = {
+    "write to the system": "touch /usr/x /etc/x /opt/x /x /dev/x",
+    "write to a library": "for one in /usr/lib/*; do echo >> $one; done",
+    "read another process's environment": "cat /proc/1/environ",
+    "read another process's memory": "dd if=/proc/1/mem count=1",
+    "reach another process's files": "readlink /proc/1/fd/*; cat /proc/1/fd/*; ls /proc/1/cwd/ /proc/1/root/",
+    "kill the first process": "kill -9 1; sleep 0.2; test ! -e /proc/1",
+    "change the kernel": "echo 1 > /proc/sys/kernel/sysrq; echo b > /proc/sysrq-trigger",
+    "be allowed user namespaces again": "echo 100 > /proc/sys/user/max_user_namespaces",
+    "open a disk": "cat /dev/sda /dev/vda /dev/mem /dev/kmsg",
+    "make a device": "mknod here b 8 0",
+    "become root": "su root -c id || sudo -n id || setpriv --reuid=0 id",
+    "raise a limit": "ulimit -H -c 1000 || ulimit -H -u 100000 || ulimit -H -n 1000000",
+    "change the time": "date -s 2001-01-01 >&2",
+    "rename the machine": "hostname evil",
+    "change the root": "chroot / id",
+    "enter a namespace": "nsenter --target 1 --mount id",
+    "read the worker's key": "cat /proc/*/environ | tr '\\0' '\\n' | grep A_WORKERS_KEY",
+    "read the suite and what lies beside it": "cat {suite}/suite.yaml {suite}/../notes; ls {suite} {suite}/..",
+    "fill a file system in memory": "head -c 300M /dev/zero > /tmp/big && echo filled",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_agent_does_not_get_through_with(
+    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite/suite.yaml").write_text("the answer")
+    (tmp_path / "notes").write_text("somebody's")
+    monkeypatch.setenv("A_WORKERS_KEY", "canary")
+    script = ATTACKS[attack].replace("{suite}", str(tmp_path / "suite"))
+    said = await said_by_shell(f"exec 2>/dev/null; ( {script} ) && echo worked; echo tried")
+    assert said == "tried\n"
+
+
+async def test_what_a_confined_program_may_use_is_bounded() -> None:
+    script = (
+        "import json, os, resource as r; print(json.dumps([r.getrlimit(kind)[1] for kind in "
+        "(r.RLIMIT_NPROC, r.RLIMIT_FSIZE, r.RLIMIT_NOFILE, r.RLIMIT_CORE, r.RLIMIT_CPU)] + "
+        "[os.statvfs(place).f_blocks * os.statvfs(place).f_bsize for place in ('/tmp', '/dev/shm')]))"
+    )
+    request = Request("", sandbox="required", timeout_seconds=100)
+    told = json.loads(await said_by((sys.executable, "-I", "-c", script), request))
+    cores = os.cpu_count() or 1
+    for found, most in zip(told, (2048, 2**31, 8192, 0, 100 * cores + 2, 2**28, 2**28), strict=True):
+        assert 0 <= found <= most
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a home that it does not own")
+async def test_a_root_workers_suite_may_lie_in_a_closed_home_of_somebody_else(tmp_path: Path) -> None:
+    skill = tmp_path / "home" / "skill"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("be brief")
+    for path in (tmp_path / "home", skill, skill / "SKILL.md"):
+        os.chown(path, 12345, 12345)
+    (tmp_path / "home").chmod(0o700)
+    request = Request("", skill=skill, sandbox="required")
+    said = await said_by(("/bin/sh", "-c", 'cat "$0"/SKILL.md'), request, skill_argv=("{skill}",))
+    assert said == "be brief"
 
 
 @as_root
@@ -207,34 +315,46 @@ async def test_other_errors_of_a_program_do_not_tell_of_readable() -> None:
     assert "readable" not in str(caught.value)
 
 
-needs_unshare = pytest.mark.skipif(
-    not agent_sandbox._starter(), reason="unshare may not make namespaces here"
-)
 WORKER = """
-import asyncio, os, pathlib, sys
-from workers.models.agent_sandbox import confined
+import asyncio, pathlib, sys
+from judges.sandbox import bubblewrap, command
+from workers.models.agent_view import confined
 from workers.models.model import Request
 from workers.models.program import AgentFolders, run
 folder = pathlib.Path(sys.argv[1])
 request = Request(prompt="", sandbox="required")
-argv = confined(["/bin/sleep", "600"], request, AgentFolders(folder, folder))
-environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
-asyncio.run(run(argv, stdin=b"", cwd=folder, environment=environment))
+argv, view = confined(["/bin/sleep", sys.argv[2]], request, AgentFolders(folder, folder))
+if len(sys.argv) > 3:
+    bubblewrap.executable = lambda: sys.argv[3]
+asyncio.run(run(argv, stdin=b"", cwd=folder, environment={}, description=view, seconds=600))
 """
 
 
-@needs_unshare
+def a_worker(*arguments: object) -> subprocess.Popen[bytes]:
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.Popen([sys.executable, "-c", WORKER, *map(str, arguments)], cwd=root, env=environment)
+
+
+def test_a_killed_worker_takes_its_agents_with_it(tmp_path: Path, eventually: Callable[..., None]) -> None:
+    marker = f"600.{os.getpid()}"
+    with a_worker(tmp_path, marker) as worker:
+        eventually(lambda: [line for line in processes_naming(marker) if line.startswith("/bin/sleep")])
+        worker.kill()
+    eventually(lambda: not processes_naming(marker))
+
+
 def test_a_worker_killed_while_bubblewrap_starts_leaves_no_half_of_it_behind(
     tmp_path: Path, eventually: Callable[..., None]
 ) -> None:
-    # This bubblewrap stays where the real one is for an instant: its inner half does not know yet that it is
-    # to end with the outer one.
-    marker = f"600.{os.getpid()}"
-    a_program(tmp_path / "bwrap", f"#!/bin/sh\nsetsid /bin/sleep {marker} &\nwait\n")
-    root = Path(__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen([sys.executable, "-c", WORKER, tmp_path], cwd=root, env=environment) as worker:
-        eventually(lambda: processes_naming(marker))
+    # This bubblewrap comes late: it begins when the worker that waits for its word is dead.
+    real, marker, late = bubblewrap.executable(), f"601.{os.getpid()}", tmp_path / "bwrap"
+    a_program(
+        late,
+        f'#!/bin/sh\ntouch {tmp_path}/begun\nwhile kill -0 $PPID 2>&-; do sleep 0.05; done\nexec {real} "$@"\n',
+    )
+    with a_worker(tmp_path, marker, late) as worker:
+        eventually(lambda: (tmp_path / "begun").exists())
         worker.kill()
     eventually(lambda: not processes_naming(marker), 20)
 
@@ -246,4 +366,4 @@ def test_a_program_in_somebodys_home_shows_nothing_else_of_that_home(tmp_path: P
     (tmp_path / "home" / "lib").mkdir()
     program.write_bytes(b"")
     program.chmod(0o755)
-    assert agent_sandbox._needed(program) == [program]
+    assert agent_view._needed(program) == [program]

@@ -1,0 +1,157 @@
+"""The answer in the terminal: a few lines that end what a run prints; several candidates share one table.
+
+Every word comes from the artifacts' answers; here they are only placed.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from aggregate.artifact.answer import answer_of
+from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
+from aggregate.report.charts import axis
+from aggregate.report.source import CANDIDATES, candidate_row, ranked
+from aggregate.text.formats import counted, duration, level_text, plain, points, rate, shown
+
+MOST_LINES = 15
+MOST_LINES_OF_SEVERAL = 20
+_NAME = 20
+_BAR = 24
+_STYLES = {
+    "better": "bold green",
+    "no_worse": "bold green",
+    "worse": "bold red",
+    "no_result": "bold red",
+    "pass": "green",
+    "fail": "bold red",
+    "error": "bold red",
+}
+
+
+def answer_block(artifacts: Sequence[Artifact], width: int, place: str) -> RenderableType:
+    """At most 15 lines for one candidate, 20 for four; `place` tells where the page lies, or the artifact."""
+    answers = [answer_of(artifact) for artifact in artifacts]
+    if len(artifacts) == 1:
+        return _fitted(_one(answers[0], width), place, _bill(answers), width, MOST_LINES)
+    return _fitted(_several(artifacts, width), place, _bill(answers), width, MOST_LINES_OF_SEVERAL)
+
+
+def _one(answer: RunAnswer, width: int) -> list[Text]:
+    gate = f"gate: {answer.gate}"
+    head = plain(answer.headline, width - len(gate) - 2)
+    room = width - len(head) - len(gate)
+    rows = [
+        Text.assemble(
+            (head, _STYLES.get(answer.state, "bold yellow")), " " * room, (gate, _STYLES.get(answer.gate, ""))
+        )
+    ]
+    for line in answer.lines:
+        if line.kind == "bill":
+            continue
+        if line.kind == "rates" and len(text := f"  {line.text}    {_bar(line)}") <= width:
+            rows.append(Text(text.rstrip()))
+        else:
+            rows.append(_row(line.text, width, "yellow" if line.kind in ("diagnosis", "warnings") else ""))
+    rows += _next(answer.next, width)
+    return rows
+
+
+def _row(text: str, width: int, style: str = "") -> Text:
+    """A line of the answer, on two rows where it is long; what is longer is cut."""
+    rows = textwrap.wrap(text, width - 4, max_lines=2, placeholder=" …", break_on_hyphens=False)
+    return Text("\n    ".join([f"  {rows[0]}", *rows[1:]]) if rows else "", style)
+
+
+def _typed(text: str) -> Text:
+    """What may be copied stands on one line, however narrow the terminal is."""
+    return Text(f"  {plain(text)}", no_wrap=True, overflow="ignore")
+
+
+def _bar(line: AnswerLine) -> str:
+    """The interval as a picture: -20 ---0--[==o==]--- +40."""
+    low, high, middle = map(line.figure, ("low", "high", "difference"))
+    if low is None or high is None or middle is None:
+        return ""
+    first, last = axis(low, high)
+    at = [round((one - first) / (last - first) * (_BAR - 1)) for one in (0, low, high, middle)]
+    drawn = ["=" if at[1] < place < at[2] else "-" for place in range(_BAR)]
+    for place, mark in zip(at, "0[]o", strict=True):
+        drawn[place] = mark
+    return f"{points(first)} {''.join(drawn)} {points(last)}"
+
+
+def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
+    """One table, best first: each with its own rate, difference, interval and answer."""
+    ordered = ranked(artifacts)
+    best = answer_of(ordered[0])
+    named = max(9, *(len(plain(artifact.name, _NAME)) for artifact in artifacts))
+    rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first", "bold")]
+    rows += [_row(text, width) for text in _shared(best)]
+    head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
+        CANDIDATES[0].lower(), named, *map(str.lower, CANDIDATES[1:])
+    )
+    rows.append(Text(head, "bold"))
+    for artifact in ordered:
+        answer = answer_of(artifact)
+        name, share, difference, between, said = candidate_row(artifact)
+        left = f"  {plain(name, _NAME):<{named}} "
+        if answer.line("rates") is not None:
+            left += f"{share:>9} {difference:>7} {between:>16}  "
+        room = max(width - len(left) - 1, 20)
+        rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
+    told = [answer_of(artifact) for artifact in ordered]
+    worst = next((line for one in told if (line := one.line("diagnosis"))), None)
+    rows += [_row(worst.text, width, "yellow")] if worst else []
+    return rows + next((found for one in told if (found := _next(one.next, width))), [])
+
+
+def _shared(best: RunAnswer) -> Iterator[str]:
+    """What holds for all candidates of a run: what they are compared with, and how sure their intervals are."""
+    what, ranges = best.line("what"), best.line("ranges")
+    if what is not None:
+        yield f"against {what.text.partition(' against ')[2]}"
+    if ranges is not None:
+        level = level_text(ranges.figure("level") or 0.0)
+        passed = shown(best.figure("rates", "baseline"), rate)
+        yield f"the baseline passes {passed} of attempts; {level} intervals, tasks like these"
+
+
+def _next(step: NextStep, width: int) -> list[Text]:
+    """What to do next; a command that may be copied stands on one line, however narrow the terminal is."""
+    if not step.text:
+        return []
+    return [_typed(f"next: {step.text}") if step.command else _row(f"next: {step.text}", width)]
+
+
+def _bill(answers: Sequence[RunAnswer]) -> str:
+    """What the run cost and how long it took: of several candidates the same, said once."""
+    line = next((line for one in answers if (line := one.line("bill"))), None)
+    if line is None:
+        return ""
+    seconds = line.figure("wall_seconds")
+    return ", ".join(filter(None, (line.text, "" if seconds is None else duration(seconds))))
+
+
+def _fitted(rows: list[Text], place: str, bill: str, width: int, most: int) -> RenderableType:
+    """With the page and the bill as last line; rows that are too many give up their second line, from the end."""
+    together = f"  {place}{bill.rjust(width - len(place) - 2)}" if bill else f"  {place}"
+    if len(place) + len(bill) + 4 <= width:
+        every = [*rows, Text(together)]
+    else:
+        every = [*rows, *([_row(bill, width)] if bill else []), _typed(place)]
+    for number in range(len(every) - 1, 0, -1):
+        if sum(_height(row, width) for row in every) <= most:
+            break
+        first, cut, _ = every[number].plain.partition("\n")
+        if cut:
+            every[number] = Text(f"{first[: width - 2]} …", every[number].style)
+    return Group(*every)
+
+
+def _height(row: Text, width: int) -> int:
+    return sum(max(1, math.ceil(len(line) / width)) for line in row.plain.split("\n"))

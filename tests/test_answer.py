@@ -1,0 +1,418 @@
+"""The answer is the same on every surface, however a run ended; the diagnosis names what is wrong with a suite."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from builders import a_record, both_arms, built, many
+from rich.console import Console
+
+from aggregate.artifact import build
+from aggregate.artifact.answer import answer_of, brief
+from aggregate.artifact.file import stdout_line
+from aggregate.artifact.model import Artifact, loads
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import CandidateInfo, RunInfo
+from aggregate.report import html, junit, markdown
+from aggregate.report.answer_block import answer_block
+from aggregate.report.source import Material
+from aggregate.text.formats import points, rate
+from producer.display import run_status
+
+FROZEN = Path(__file__).parent / "frozen" / "runs"
+COMPARED = ("better", "no_worse", "worse", "cannot_tell", "nothing_to_learn")
+NO_RESULT = ("no_result", "cancelled", "skipped")
+
+
+def frozen(name: str) -> list[Artifact]:
+    """The artifacts of a frozen run; what was masked in them was a number, which does not matter here."""
+    texts = (path.read_text("utf-8") for path in sorted((FROZEN / name).glob("evaluations-*.json")))
+    known = (text.replace('"created_at": "TIME"', '"created_at": "2026"') for text in texts)
+    return [loads(text.replace('"TIME"', "1.5").encode()) for text in known]
+
+
+def drawn(tasks: int, attempts: int, candidate: float, baseline: float, seed: int = 1) -> list[AttemptRecord]:
+    """Tasks that are easy or hard for both arms, and attempts that pass with a chance around the arm's rate."""
+    random = np.random.default_rng(seed)
+    ease = random.uniform(-0.2, 0.2, tasks)
+    arms = [
+        {
+            f"t{task:03}": "".join(
+                "p" if random.random() < mean + ease[task] else "f" for _ in range(attempts)
+            )
+            for task in range(tasks)
+        }
+        for mean in (candidate, baseline)
+    ]
+    return both_arms(*arms)
+
+
+def made(records: list[AttemptRecord], **info: Any) -> list[Artifact]:
+    return [built(records, **info)]
+
+
+def futile() -> list[Artifact]:
+    """Nothing differs after the first of five rounds, so that no more are made."""
+    records = both_arms(many("p", 10) | {"x": "f"}, many("p", 10) | {"y": "f", "x": "p"})
+    return made(
+        [*records, *both_arms({"y": "p"}, {})], stop_early=True, pass_k=5, effect=0.05, planned_attempts=110
+    )
+
+
+ENDS: dict[str, tuple[str, Callable[[], list[Artifact]]]] = {
+    "improved": ("better", lambda: frozen("improved")),
+    "no_worse": ("no_worse", lambda: frozen("no_worse")),
+    "worse": ("worse", lambda: frozen("worse")),
+    "inconclusive": ("cannot_tell", lambda: frozen("inconclusive")),
+    "errors": ("no_result", lambda: frozen("errors")),
+    "over_budget": ("no_result", lambda: frozen("over_budget")),
+    "weak_baseline": ("no_result", lambda: frozen("weak_baseline")),
+    "given_up": ("no_result", lambda: frozen("given_up")),
+    "cancelled": ("cancelled", lambda: frozen("cancelled")),
+    "stopped_early": ("better", lambda: frozen("stopped_early")),
+    "futile": ("cannot_tell", futile),
+    "several_models": ("better", lambda: frozen("several_models")),
+    "without_baseline": ("alone", lambda: frozen("without_baseline")),
+    "saturated": ("nothing_to_learn", lambda: made(both_arms(many("p", 9, 2), many("p", 9, 2)))),
+    "floor": ("nothing_to_learn", lambda: made(both_arms(many("f", 9), many("f", 9)), baseline="bare")),
+    "timeouts": ("worse", lambda: made(both_arms(many("t", 12, 2), many("p", 12, 2)))),
+    "skipped": (
+        "skipped",
+        lambda: build.build(RunInfo(run_id="r", candidates=(CandidateInfo(score=2.0),)), []),
+    ),
+    "triggers": ("nothing_to_learn", lambda: frozen("triggers")),
+    "ranking": ("no_result", lambda: frozen("ranking")),
+}
+SURFACES: dict[str, Callable[[list[Artifact]], str]] = {
+    "terminal at 80": lambda artifacts: terminal(artifacts, 80),
+    "terminal at 120": lambda artifacts: terminal(artifacts, 120),
+    "artifact": lambda artifacts: " ".join(artifact.summary for artifact in artifacts),
+    "status": lambda artifacts: status(artifacts),
+    "page": lambda artifacts: page_words(artifacts),
+    "markdown": lambda artifacts: unescape(re.sub("<[^>]*>|&#8288;", "", markdown.text(material(artifacts)))),
+    "junit": lambda artifacts: unescape("".join(junit.text(material([one])) for one in artifacts)),
+}
+
+
+def material(artifacts: list[Artifact]) -> Material:
+    return Material(artifacts[0], list, others=tuple(artifacts[1:]))
+
+
+def page(artifacts: list[Artifact]) -> str:
+    return "".join(html.report(material(artifacts).ranked, "{}", [], frames=False))
+
+
+def page_words(artifacts: list[Artifact]) -> str:
+    seen = re.sub(r"<(script|style)\b.*?</\1>", "", page(artifacts), flags=re.DOTALL)
+    return unescape(re.sub("<[^>]*>", "", seen))
+
+
+def terminal(artifacts: list[Artifact], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    console.print(answer_block(artifacts, width, "page: .uplift/runs/RUN/report.html"), soft_wrap=True)
+    return console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO from above
+
+
+def status(artifacts: list[Artifact]) -> str:
+    facts = run_status._over("RUN", artifacts)
+    return json.dumps(facts, ensure_ascii=False)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module", params=ENDS)
+def end(request: pytest.FixtureRequest) -> tuple[str, list[Artifact]]:
+    state, make = ENDS[request.param]
+    return state, make()
+
+
+def test_every_end_has_its_state_and_shows_no_rate_where_there_is_no_result(end):
+    state, artifacts = end
+    assert state in [answer_of(artifact).state for artifact in artifacts]
+    for answer in map(answer_of, artifacts):
+        kinds = {line.kind for line in answer.lines}
+        assert ("rates" in kinds) == (answer.state in COMPARED)
+        assert "ranges" not in kinds or "rates" in kinds
+        assert ("why" in kinds) == (answer.state in ("no_result", "skipped"))
+        if answer.state in NO_RESULT:
+            assert not [line.text for line in answer.lines if " % of attempts" in line.text]
+
+
+def test_a_run_that_was_ended_by_hand_or_by_money_has_no_decision(end):
+    _, artifacts = end
+    for artifact in artifacts:
+        if artifact.status in ("cancelled", "over_budget", "weak_baseline"):
+            assert (artifact.decision, artifact.suite_decision, artifact.could_miss) == (None, None, None)
+        if artifact.verdict == "error":
+            assert artifact.decision in (None, "inconclusive") or artifact.baseline_is_too_weak
+
+
+def test_every_estimate_lies_inside_its_interval_and_counts_add_up(end):
+    _, artifacts = end
+    for artifact in artifacts:
+        interval = artifact.interval
+        for bounds in filter(
+            None, (interval and interval.tasks_like_these, interval and interval.exactly_this_suite)
+        ):
+            if bounds.estimate is not None:
+                assert bounds.low <= bounds.estimate <= bounds.high
+        if rates := answer_of(artifact).line("rates"):
+            numbers = rates.values
+            if numbers["low"] is not None:
+                assert numbers["low"] <= numbers["difference"] <= numbers["high"]
+            if numbers["candidate"] is not None:
+                assert numbers["candidate"] - numbers["baseline"] == pytest.approx(
+                    numbers["difference"], abs=1e-4
+                )
+        if counts := artifact.attempts:
+            assert counts.run == sum(sum(outcomes.values()) for outcomes in counts.by_arm.values())
+            if counts.planned is not None:
+                assert counts.run + counts.skipped <= counts.planned
+        lost = answer_of(artifact).line("cost")
+        if lost is not None:
+            assert lost.values["timeouts"] == sum(
+                outcomes.get("timeout", 0) for outcomes in artifact.attempts.by_arm.values()
+            )
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_surface_says_the_same_figures_in_the_same_words(end, surface):
+    _, artifacts = end
+    said = flat(SURFACES[surface](artifacts))
+    assert not re.search(r"\$\d[\d.]*e-|\bnan\b|\bNone\b|(?<![\d.])100 % interval|\(100 %\)", said)
+    for artifact in artifacts:
+        answer = answer_of(artifact)
+        if len(artifacts) == 1:
+            assert answer.headline in said
+            assert surface == "artifact" or answer.next.text in said
+        if rates := answer.line("rates"):
+            numbers = rates.values
+            if numbers["candidate"] is not None and (len(artifacts) == 1 or surface != "status"):
+                assert rate(numbers["candidate"]) in said
+            if surface != "status" or len(artifacts) == 1:
+                assert points(numbers["difference"]) in said
+    if len(artifacts) == 1 and surface != "status":
+        shown = answer_of(artifacts[0]).lines
+        assert all(flat(line.text)[:60] in said for line in shown)
+
+
+def test_page_and_markdown_draw_and_table_only_the_answers_own_figures(end):
+    _, artifacts = end
+    answers = [answer_of(artifact) for artifact in artifacts]
+    shown = [answer.figure("rates", "low") for answer in answers]
+    assert page(artifacts).count('class="chart delta"') == len([low for low in shown if low is not None])
+    text = SURFACES["markdown"](artifacts)
+    for answer in answers:
+        numbers = [answer.figure("rates", name) for name in ("baseline", "candidate", "difference")]
+        if None not in numbers:
+            before, after, difference = numbers
+            told = f"| Attempts passed | {rate(before)} | {rate(after)} | {points(difference)} points |"
+            assert told in text
+
+
+def test_junit_counts_what_the_candidate_failed_and_follows_the_gate(end):
+    for artifact in end[1]:
+        root = ElementTree.fromstring(junit.text(material([artifact])))
+        gate = answer_of(artifact).gate
+        failed = [one for one in artifact.candidate_results if one.passed is False]
+        assert int(root.get("failures")) == len(failed) + (gate == "fail")
+        assert int(root.get("skipped")) == (gate == "skipped")
+        assert int(root.find("testsuite[@name='answer']").get("errors")) == (gate == "error")
+
+
+def test_the_answer_fits_its_lines_and_commands_stay_whole(end):
+    _, artifacts = end
+    most = 15 if len(artifacts) == 1 else 20
+    for width in (80, 120):
+        lines = terminal(artifacts, width).splitlines()
+        taken = sum(max(1, -(-len(line) // width)) for line in lines)
+        assert taken <= most
+        assert all(len(line) <= width or "uplift " in line for line in lines)
+    assert lines[-1].lstrip().startswith("page: ")
+
+
+def test_the_list_of_runs_and_standard_output_tell_the_same_end(end):
+    state, artifacts = end
+    said = brief(artifacts)
+    if len(artifacts) == 1:
+        assert said.startswith(state.replace("_", " "))
+        assert ("!" in said) == bool(artifacts[0].diagnosis)
+        if rates := answer_of(artifacts[0]).line("rates"):
+            assert points(rates.values["difference"]) in said
+    else:
+        assert sum(map(int, re.findall(r"\d+", said))) == len(artifacts)
+    facts = run_status.results(artifacts)
+    assert facts["verdict"] in [artifact.verdict for artifact in artifacts]
+    if len(artifacts) > 1:
+        assert "decision" not in facts
+        assert [one["attempt_delta"] for one in facts["candidates"]] == [
+            one.attempt_delta for one in artifacts
+        ]
+    for artifact in artifacts:
+        assert json.loads(stdout_line(artifact))["verdict"] == artifact.verdict
+
+
+def test_hostile_and_endless_names_neither_break_nor_stretch_the_answer():
+    name = "\x1b[31m[bold]" + "long-name " * 40
+    records = both_arms({name: "fff", "b": "ppp"}, {name: "ppp", "b": "ppf"}, model=name, error=name)
+    text = terminal(made(records, skill_id=name, planned_attempts=12), 80)
+    assert "\x1b" not in text
+    lines = [line for line in text.splitlines() if "uplift " not in line]
+    assert len(lines) <= 13
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_stop_for_futility_says_why_and_at_which_look_and_claims_no_interval():
+    (artifact,) = futile()
+    answer = answer_of(artifact)
+    assert answer.stopped_early
+    assert artifact.interval.level > 0.999
+    assert answer.line("ranges") is None
+    assert answer.line("rates").values["low"] is None
+    assert answer.line("stopped").text.startswith("stopped early, after round 1 of 5 (")
+    assert "would now be found with a chance of" in answer.line("stopped").text
+    assert "× 1 attempt of 5" in answer.line("what").text
+
+
+def test_several_candidates_are_ranked_each_with_its_own_difference_and_interval():
+    """Any of three attempts passes everywhere, so by tasks nothing differs; by attempts one gains and one loses."""
+    tasks = [f"t{n}" for n in range(20)]
+    pictures = {"baseline": "ppf", "candidate:up": "ppp", "candidate:down": "pff"}
+    records = [
+        a_record(task, arm, number, outcome={"p": "passed", "f": "failed"}[letter])
+        for arm, picture in pictures.items()
+        for task in tasks
+        for number, letter in enumerate(picture, start=1)
+    ]
+    info = RunInfo.from_records(records)
+    candidates = (*info.candidates, CandidateInfo(arm="candidate:low", candidate_id="low", score=1.0))
+    artifacts = build.build(info.model_copy(update={"candidates": candidates}), records)
+    text = terminal(artifacts, 80)
+    rows = [line for line in text.splitlines() if line.split()[:1] in (["up"], ["down"], ["low"])]
+    assert [row.split()[0] for row in rows] == ["up", "down", "low"]
+    assert "100.0 %" in rows[0]
+    assert "+33.3" in rows[0]
+    assert rows[0].endswith("better")
+    assert "33.3 %" in rows[1]
+    assert "-33.3" in rows[1]
+    assert "worse" in rows[1]
+    assert "skipped: score 1 is below" in rows[2]
+    assert text.count("cost not known") == 1
+    assert brief(artifacts) == "1 worse, 1 better, 1 skipped"
+
+
+def test_models_of_a_kind_have_short_names_that_differ():
+    from aggregate.artifact.sentences import short_models
+
+    assert short_models(["sim:a=1", "anthropic:opus"]) == {
+        "sim:a=1": "sim",
+        "anthropic:opus": "anthropic:opus",
+    }
+    assert list(short_models(["sim:a=1", "sim:b=2"]).values()) == ["sim 1", "sim 2"]
+    assert list(short_models(["replay:/a/b/c.jsonl"]).values()) == ["replay:c.jsonl"]
+
+
+def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
+    candidate = {f"t{n}": "ppp" for n in range(8)} | {"names-the-platform": "fff"}
+    artifact = built(both_arms(candidate, dict.fromkeys(candidate, "ppf")))
+    assert artifact.verdict == "fail"
+    assert artifact.attempt_delta > 0
+    assert artifact.reason == "tasks passed in any of 3 attempts fell by 1 of 9: lost names-the-platform"
+    assert answer_of(artifact).gate == "fail"
+    assert answer_of(artifact).line("tasks").text.startswith("broke 1: names-the-platform 2/3 → 0/3")
+
+
+def test_power_is_that_of_the_interval_in_use():
+    """The last of three looks asks for a little more than 95 %, so it finds a little less."""
+    records = drawn(30, 3, 0.6, 0.5)
+    plain, looking = (built(records, stop_early=early, pass_k=3) for early in (False, True))
+    assert looking.min_detectable_effect >= plain.min_detectable_effect
+
+
+# Could this suite have answered?
+
+
+def with_loads(records: list[AttemptRecord], invoked: bool) -> list[AttemptRecord]:
+    return [
+        record.model_copy(update={"completion": {"text": "", "skill_invoked": invoked}}) for record in records
+    ]
+
+
+def mixed(tasks: int) -> dict[str, str]:
+    return {f"t{n:02}": "ppf" if n % 2 else "pff" for n in range(tasks)}
+
+
+def loaded(share: float) -> list[AttemptRecord]:
+    return [
+        a_record(
+            task,
+            arm,
+            n,
+            outcome="passed" if n % 2 else "failed",
+            completion={"skill_invoked": n <= 10 * share},
+        )
+        for arm in ("candidate", "baseline")
+        for task in (f"t{number}" for number in range(12))
+        for n in range(1, 11)
+    ]
+
+
+BROKEN: dict[str, Callable[[], Artifact]] = {
+    "errors": lambda: built(both_arms(mixed(20) | {f"t{n:02}": "pee" for n in range(6)}, mixed(20))),
+    "timeouts": lambda: built(
+        both_arms({task: f"{letters[:2]}t" for task, letters in mixed(30).items()}, mixed(30))
+    ),
+    "saturated": lambda: built(both_arms(many("p", 12, 3), many("p", 12, 3) | {"task-03": "ppf"})),
+    "floor": lambda: built(
+        both_arms(many("f", 12, 3) | {"task-03": "pff"}, many("f", 12, 3)), baseline="bare"
+    ),
+    "never_loaded": lambda: built(loaded(0)),
+    "rarely_loaded": lambda: built(loaded(0.1)),
+    "quotes_skill": lambda: built(
+        drawn(60, 5, 0.6, 0.6), candidates=(CandidateInfo(quoting=("t001", "t002")),)
+    ),
+    "one_task": lambda: built(both_arms(mixed(20) | {"one": "ppp"}, mixed(20) | {"one": "fff"})),
+    "few_tasks": lambda: built(both_arms(mixed(4), mixed(4) | {"t01": "pff"})),
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_a_broken_instrument_is_told_its_cause_with_figures_and_a_remedy(code):
+    artifact = BROKEN[code]()
+    worst = artifact.diagnosis[0]
+    assert worst.code == code
+    assert re.search(r"\d", worst.text)
+    assert worst.remedy
+    assert f"! {code.replace('_', ' ')}" in brief([artifact])
+    answer = answer_of(artifact)
+    if answer.state in COMPARED and not (answer.state == "cannot_tell" and code == "few_tasks"):
+        assert answer.line("diagnosis").text == f"careful: {worst.text}; {worst.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "state"), [(0.7, 0.4, "better"), (0.4, 0.7, "worse"), (0.6, 0.6, "no_worse")]
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_sound_instrument_raises_no_alarm(candidate, baseline, state, seed):
+    artifact = built(drawn(150, 8, candidate, baseline, seed), margin=0.1)
+    assert artifact.diagnosis == []
+    assert answer_of(artifact).state == state
+    assert answer_of(artifact).line("diagnosis") is None
+
+
+def test_a_saturated_suite_is_advised_no_number_of_attempts():
+    (artifact,) = ENDS["saturated"][1]()
+    said = artifact.summary
+    assert "nothing left to gain: the baseline passes 100.0 % of attempts; add harder tasks" in said
+    assert "would show" not in said

@@ -1,0 +1,129 @@
+"""What the answer tells to type next works as it is printed, and helps."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Ended, a_suite, standalone, uplift, worker
+
+pytestmark = pytest.mark.slow
+PROGRAM = """\
+import re
+prompt = open(0).read()
+print(re.search(r"word\\d+", prompt)[0] if "three lines" in prompt else "no")
+"""
+
+
+def advised(ended: Ended) -> list[str]:
+    """The words of the command in the answer's line on what to do next."""
+    (line,) = [line for line in ended.err.splitlines() if line.startswith("  next: ")]
+    return shlex.split(line[line.index("uplift ") :])[1:]
+
+
+def ran(folder: Path, *words: str | Path, model: str, tasks: int = 4) -> Ended:
+    suite = a_suite(folder, tasks).relative_to(folder)
+    return uplift(*standalone(suite, *words, "--model", model), cwd=folder)
+
+
+def answers(folder: Path) -> list[dict[str, Any]]:
+    texts = [path.read_text() for path in sorted((folder / "state" / "evaluations").glob("*.json"))]
+    return [json.loads(text)["answer"] for text in texts]
+
+
+def test_a_run_whose_attempts_ended_in_error_is_resumed_until_they_do_not(short_tmp):
+    ended = ran(short_tmp, "--pass-k", "2", model="sim:baseline=0.5,candidate=0.7,error=0.6,seed=4")
+    assert ended.code == 3
+    assert "NO RESULT: 5 of 16 attempts ended in error" in ended.err
+    resumed = uplift(*advised(ended), cwd=short_tmp)
+    assert resumed.code == 0, resumed.err
+    assert "uplift: 5 attempts left to run" in resumed.err
+    assert answers(short_tmp)[0]["state"] == "better"
+    assert not list(
+        (short_tmp / "state" / "embedded").glob("*")
+    )  # kept only while there was something to go on with
+    again = uplift("resume", advised(ended)[1], "--state-root", "state", cwd=short_tmp)
+    assert (again.code, again.out) == (0, resumed.out)
+
+
+def test_errors_that_stay_are_tried_three_times_more_and_stay_errors(valkey, short_tmp):
+    with worker(valkey, short_tmp):
+        ended = ran(short_tmp, "--broker", valkey, model="sim:error=1", tasks=2)
+        first, words = ended.line, advised(ended)
+        for _ in range(2):
+            assert uplift(*words, cwd=short_tmp).line == first
+    records = uplift("show", words[1], "task-0", "--json", "--state-root", "state", cwd=short_tmp).out
+    assert {json.loads(line)["deliveries"] for line in records.splitlines()} == {9}
+
+
+def test_a_run_whose_budget_ran_out_ends_with_the_budget_that_is_named(short_tmp):
+    words = ("--budget-usd", "0.06", "--in-flight", "1")
+    ended = ran(short_tmp, *words, model="sim:baseline=0.4,candidate=0.8,cost=0.01", tasks=6)
+    assert ended.code == 3
+    resumed = uplift(*advised(ended), cwd=short_tmp)
+    assert resumed.line["verdict"] != "error", resumed.err
+
+
+def test_a_cancelled_run_is_resumed(valkey, short_tmp):
+    begun = ran(short_tmp, "--broker", valkey, "--detach", model="sim:baseline=0.5,candidate=0.9")
+    ended = uplift("cancel", begun.out.strip(), "--broker", valkey, "--state-root", "state", cwd=short_tmp)
+    assert "CANCELLED after 0 of 8 attempts" in ended.err
+    with worker(valkey, short_tmp):
+        resumed = uplift(*advised(ended), cwd=short_tmp)
+    assert resumed.line["verdict"] != "error", resumed.err
+
+
+def test_what_broke_is_shown(short_tmp):
+    ended = ran(short_tmp, "--pass-k", "2", model="sim:baseline=0.9,candidate=0.1", tasks=6)
+    shown = uplift(*advised(ended), cwd=short_tmp)
+    assert shown.code == 0, shown.err
+    assert shown.out.count("attempt ") == 4
+
+
+def test_a_better_skill_becomes_a_baseline_of_later_runs(short_tmp):
+    argv = json.dumps([sys.executable, "-c", PROGRAM])
+    (short_tmp / "uplift.toml").write_text(f"[commands.agent]\nargv = {argv}\n")
+    ended = ran(short_tmp, "--skill-mode", "prepend", model="command:agent", tasks=8)
+    assert answers(short_tmp)[0]["state"] == "better"
+    blessed = uplift(*advised(ended), cwd=short_tmp)
+    assert blessed.code == 0, blessed.err
+    assert Path(blessed.out.strip()).is_file() or (short_tmp / blessed.out.strip()).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [(("--baseline-path", "old"), "--weak-baseline warn"), (("--no-baseline",), "--no-baseline")],
+)
+def test_flags_that_are_named_for_the_next_run_help(short_tmp, words, flag):
+    a_suite(short_tmp)
+    (short_tmp / "old").mkdir()
+    (short_tmp / "old" / "SKILL.md").write_text("---\nname: old\ndescription: Old.\n---\nWrite.\n")
+    ended = ran(short_tmp, *words, model="sim:baseline=0,candidate=1")
+    assert flag in ended.err
+    more = flag.split() if len(flag.split()) > 1 else []
+    kept = [word for word in words if word != flag]
+    again = ran(short_tmp, *kept, *more, model="sim:baseline=0,candidate=1")
+    assert again.line["verdict"] == "pass", again.err
+    assert answers(short_tmp)[-1]["state"] == "better"
+
+
+def test_a_candidate_below_the_threshold_is_run_with_the_threshold_that_is_named(short_tmp):
+    suite = a_suite(short_tmp, 4)
+    ranking = {
+        "run_id": "source",
+        "target": {"path": "skill"},
+        "scored_candidates": [
+            {"id": "low", "score": 2.5, "skill_content": "---\nname: haiku\ndescription: x\n---\nFour."}
+        ],
+    }
+    (short_tmp / "ranking.json").write_text(json.dumps(ranking))
+    words = ["evaluate", "--input", "ranking.json", "--candidate-id", "low", "--task-suite", suite.name]
+    words += ["--state-root", "state", "--model", "sim:baseline=0.5,candidate=0.9"]
+    ended = uplift(*words, cwd=short_tmp)
+    assert "SKIPPED: nothing was run" in ended.err
+    assert "--eval-threshold 2.5" in ended.err
+    assert uplift(*words, "--eval-threshold", "2.5", cwd=short_tmp).line["verdict"] in ("pass", "fail")

@@ -1,0 +1,231 @@
+"""kombu's transport over Redis for a server that is far away: messages are taken and acknowledged several at a time.
+
+kombu asks for each message, notes each and acknowledges each in a round trip of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import cached_property, partial
+from typing import Any
+
+import kombu
+import redis
+from kombu.asynchronous import get_event_loop
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import loads
+
+from workers.store.keys import LANES, QUARANTINE, UNACKED, UNACKED_INDEX, WORKERS, script, waiting_keys
+from workers.store.redis_client import SEEN_SECONDS
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 500
+# Whoever finds no connection free waits for one; the pools of kombu and Celery would raise.
+blocking_pool = partial(redis.BlockingConnectionPool, timeout=30)
+_OURS = frozenset((*LANES, QUARANTINE))
+
+
+class Together:
+    """Hand what threads bring to `send` in lists: one call at a time, and what comes meanwhile goes into the next."""
+
+    def __init__(self, send: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self._send = send
+        self._waiting: deque[tuple[Any, Future[Any]]] = deque()
+        self._sending = threading.Lock()
+
+    def __call__(self, item: Any) -> Any:
+        """What `send` answers to this item, or raises."""
+        future: Future[Any] = Future()
+        self._waiting.append((item, future))
+        with self._sending:
+            while not future.done():
+                self._send_some()
+        return future.result()
+
+    def _send_some(self) -> None:
+        some = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
+        try:
+            answers = self._send([item for item, _ in some])
+        except Exception as problem:
+            for _, future in some:
+                future.set_exception(problem)
+        else:
+            for (_, future), answer in zip(some, answers, strict=True):
+                future.set_result(answer)
+
+
+class QoS(kombu_redis.QoS):  # type: ignore[misc]  # kombu has no hints
+    """The messages that this process has taken; `noted` while those are delivered that `take.lua` has noted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ended: list[str] = []
+        self.noted = False
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        (virtual.QoS if self.noted else kombu_redis.QoS).append(self, message, delivery_tag)
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Leave to `workers.rounds.mend` what got stuck: kombu would go by the clocks of clients."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge a message, soon: Celery asks for that on the consumer's loop, which waits for every answer."""
+        virtual.QoS.ack(self, delivery_tag)
+        self._ended.append(delivery_tag)
+        if (hub := get_event_loop()) is None:
+            self.send_ended()
+        elif len(self._ended) == 1:
+            hub.call_soon(self.send_ended)
+
+    def send_ended(self) -> None:
+        """Forget on the server what has been acknowledged."""
+        tags, self._ended = self._ended, []
+        if not tags:
+            return
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags).execute()
+        except self.channel.connection_errors as problem:  # they come again, and find their records
+            log.warning("%d batches could not be acknowledged: %s", len(tags), problem)
+
+
+class _Channels(kombu_redis.PrefixedRedisPubSub):  # type: ignore[misc]  # as above
+    """Subscribes to channels by name: rights to `uplift:*` are none to any other pattern."""
+
+    psubscribe = kombu_redis.PrefixedRedisPubSub.subscribe
+    punsubscribe = kombu_redis.PrefixedRedisPubSub.unsubscribe
+
+
+class _Client(kombu_redis.PrefixedStrictRedis):  # type: ignore[misc]  # as above
+    """Puts the prefix before a queue's keys also where kombu forgets it: when it asks whether there are any."""
+
+    PREFIXED_SIMPLE_COMMANDS = frozenset(
+        (*kombu_redis.GlobalKeyPrefixMixin.PREFIXED_SIMPLE_COMMANDS, "EXISTS")
+    )
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        made = super().pipeline(*args, **kwargs)
+        made.PREFIXED_SIMPLE_COMMANDS = self.PREFIXED_SIMPLE_COMMANDS
+        return made
+
+    def pubsub(self, **kwargs: Any) -> Any:
+        return _Channels(self.connection_pool, global_keyprefix=self.global_keyprefix, **kwargs)
+
+
+class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
+    """Takes as many messages as there is room for in one round trip, from all lanes in turn.
+
+    Its commands share the connections of all channels of its app. kombu has some for each channel, and makes a client
+    for every command, a tenth of a worker's time.
+    """
+
+    QoS = QoS
+    keyprefix_fanout: str
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.async_pool.disconnect(inuse_connections=False)  # kombu has looked whether the server answers
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        if asynchronous:  # these wait for messages on a connection of their own
+            return super()._create_client(asynchronous=True)
+        shared = self.connection.client.shared
+        if not shared:
+            shared.append(self.Client(connection_pool=self._get_pool()))
+        return shared[0]
+
+    @property
+    def pool(self) -> Any:
+        return self._create_client().connection_pool
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        options = self._connparams(asynchronous=asynchronous)
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
+        return blocking_pool(**options, driver_info=None)
+
+    def _get_client(self) -> Any:
+        return partial(_Client, global_keyprefix=self.global_keyprefix)
+
+    def close(self) -> None:
+        self.qos.send_ended()
+        super().close()
+
+    def _brpop_read(self, **options: Any) -> bool:
+        connection = self.client.connection
+        try:
+            answer = self.client.parse_response(connection, "BRPOP", **options)
+        except self.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            self._in_poll = None
+        if not answer:
+            raise kombu_redis.Empty
+        lane = bytes_to_str(answer[0]).rsplit(self.sep, 1)[0]
+        self._queue_cycle.rotate(lane)
+        taken = self._taken(answer[1], lane)
+        self.qos.noted = lane in _OURS
+        try:
+            for text, name in taken:
+                message = self._read(text) if name else None
+                if message is not None:
+                    self.connection._deliver(message, name)
+                else:
+                    log.warning("a message that nobody can read is thrown away")
+        finally:
+            self.qos.noted = False
+        return True
+
+    def _taken(self, first: bytes, lane: str) -> list[tuple[bytes, str]]:
+        """The message at hand, noted as taken, and more of what waits; each with its lane, if it can be read."""
+        if lane not in _OURS:  # an answer to `celery inspect`, which nobody acknowledges
+            return [(first, lane)]
+        lanes = self._queue_cycle.consume(len(self.active_queues))
+        lists = zip(*map(waiting_keys, lanes), strict=True)
+        taken = self._take(
+            keys=[UNACKED, UNACKED_INDEX, WORKERS, *(key for step in lists for key in step)],
+            args=[time.time(), self.qos.can_consume_max_estimate() or 1, SEEN_SECONDS, first, lane, *lanes],
+        )
+        return [(text, name.decode()) for text, name in zip(taken[::2], taken[1::2], strict=True)]
+
+    def _read(self, text: bytes) -> Any:
+        """A message as kombu delivers it; None for one that kombu cannot read, which is forgotten on the server too."""
+        try:
+            message = loads(bytes_to_str(text))
+            self.Message(message, channel=self)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            tag = json.loads(text)["properties"]["delivery_tag"]  # take.lua has read as much
+            self._create_client().pipeline().zrem(self.unacked_index_key, tag).hdel(
+                self.unacked_key, tag
+            ).execute()
+            return None
+        return message
+
+    @cached_property
+    def _take(self) -> Any:
+        # Our names have the prefix already, which kombu's client would put before them once more.
+        return redis.Redis(connection_pool=self._create_client().connection_pool).register_script(
+            script("take")
+        )
+
+
+class Transport(kombu_redis.Transport):  # type: ignore[misc]  # as above
+    Channel = Channel
+
+
+class Connection(kombu.Connection):  # type: ignore[misc]  # as above
+    """A connection to Redis; its URL's scheme would choose kombu's own transport."""
+
+    shared: list[Any]
+
+    def get_transport_cls(self) -> type[Transport]:
+        return Transport
