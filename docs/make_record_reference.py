@@ -15,8 +15,8 @@ PAGE = Path(__file__).with_name("reading-a-result.md")
 MARKS = ("<!-- columns: made by docs/make_record_reference.py -->", "<!-- end of columns -->")
 INTRODUCTION = """\
 `uplift aggregate` and `uplift report --csv` write four CSV files from a run's [records](records.md). What is missing is
-an empty cell. `from` is the field of the record that a column copies; in `tasks.csv`, the column of the attempts that it
-sums up, and how. A column without it is computed.
+an empty cell. `from` is the field of the record that a column copies; in `tasks.csv`, the column of the attempts that
+it sums up, and how. A column without it is computed.
 """
 TABLES = {
     "attempts.csv": ("One row per attempt.", rows.ATTEMPTS),
