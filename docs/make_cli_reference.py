@@ -1,7 +1,7 @@
 """Write what the docs say of flags and settings: docs/cli.md, and the tables in configuration.md and library.md.
 
 docs/cli.md is what `uplift --help` and `uplift COMMAND --help` print at 80 columns; an option that an earlier command
-explains in the same words is only named. The tables follow the settings of a run; that of library.md leaves out those in
+explains in the same words is only named. The tables follow the settings of a run; library.md leaves out those in
 configuration.md. Run it from the repository after a change to either: python docs/make_cli_reference.py
 """
 
