@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,6 +59,8 @@ class Host(Protocol):
 
     def check_draining(self) -> None: ...
 
+    def waits(self, run: Run) -> AbstractContextManager[None]: ...
+
     def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None: ...
 
 
@@ -85,12 +88,14 @@ class Attempt:
                 await self._ask_when_allowed()
                 # Without a turn: by the time there is money, a pace would not hold.
                 if self._claim.code == "full":
-                    await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
+                    seconds = random.uniform(*BUDGET_SECONDS)
                 elif self._claim.code == "held":
                     # Somebody else has it: its record will make this delivery idle, or its lease will run out.
-                    await asyncio.sleep(min(self._claim.wait_seconds + 0.05, LONGEST_WAIT))
+                    seconds = min(self._claim.wait_seconds + 0.05, LONGEST_WAIT)
                 else:
                     break
+                with self._host.waits(self._run):
+                    await asyncio.sleep(seconds)
             if self._claim.code == "poison":
                 return await self.store(self._failed(POISON), Bill())
             if self._answer is None:

@@ -16,7 +16,7 @@ import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
@@ -406,7 +406,8 @@ async def uncounted(deadline: asyncio.Timeout, waiting: Awaitable[None]) -> None
 class Turns:
     """Gives permission to call models, in this process; `used` counts what is in flight.
 
-    `count_retry` is told the run and the model of every call that is repeated.
+    `count_retry` is told the run and the model of every call that is repeated; within `waits` an attempt has no slot
+    and waits for others' calls to the model.
     """
 
     def __init__(
@@ -414,8 +415,10 @@ class Turns:
         client: redis.asyncio.Redis,
         settings: ProcessSettings,
         count_retry: Callable[[str, str], None],
+        waits: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
     ) -> None:
         self._count_retry = count_retry
+        self._waits = waits
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
         self._lines: dict[str, FairSlots] = {}
@@ -451,7 +454,8 @@ class Turns:
             if has_slot:
                 slots.release()
                 has_slot = False
-            await line.acquire(run_id)
+            with self._waits(run):
+                await line.acquire(run_id)
             turn.leave_line = line.release
             await slots.acquire(run_id)
             has_slot = True
@@ -477,7 +481,8 @@ class Turns:
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
         try:
-            await turn.permit(unless_halted=False)
+            with self._waits(run):
+                await turn.permit(unless_halted=False)
             yield turn
         finally:
             await turn.end()
