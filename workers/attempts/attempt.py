@@ -77,7 +77,6 @@ class Attempt:
         self._round = round
         self._quarantine = quarantine
         self._claim = Claim("halted")
-        self._asked = False
         self._answer: Answer | None = None
         self._workspace: AttemptFolder | Stored | None = None
 
@@ -107,7 +106,7 @@ class Attempt:
         finally:
             # Whatever went wrong, a claim without anybody at work would be renewed for ever.
             try:
-                await self._run.claims.release(self._index, self._claim.token, asked=self._asked)
+                await self._run.claims.release(self._index, self._claim.token)
             finally:
                 if self._workspace is not None:
                     await asyncio.to_thread(self._workspace.close)
@@ -139,7 +138,7 @@ class Attempt:
                     # Before the turn goes on: whoever has it next must see that the run is halted.
                     await self.note(answer)
         except Halted:
-            await run.claims.release(self._index, self._claim.token, asked=False)
+            await run.claims.release(self._index, self._claim.token)
             self._claim = Claim("halted")
             return
         self._answer = answer
@@ -156,7 +155,7 @@ class Attempt:
         if run.is_agent(self._question.model):
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         await turn.permit()
-        self._asked = True
+        run.claims.asked.add(self._claim.token)
         return await self.ask(turn)
 
     async def ask(self, turn: Turn) -> Answer:

@@ -15,7 +15,7 @@ import asyncio
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -171,9 +171,7 @@ class ModelLimits:
         if limits.none and self.is_free(model):
             await self._warm_up(model)
             if self.is_free(model):
-                note = asyncio.create_task(ask())
-                self._notes.add(note)
-                note.add_done_callback(self._noted)
+                self.note(ask())
                 return Permit(model, "", estimated_tokens, limits)
         async with self._turns.setdefault(model, asyncio.Lock()):
             while True:
@@ -222,6 +220,13 @@ class ModelLimits:
         self._starts[model] = begun, start
         if start > now:
             await self._sleep(start - now)
+
+    def note(self, telling: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Tell the server something on which no answer of a model depends."""
+        note = asyncio.create_task(telling)
+        self._notes.add(note)
+        note.add_done_callback(self._noted)
+        return note
 
     def _noted(self, note: asyncio.Task[Any]) -> None:
         self._notes.discard(note)
@@ -292,6 +297,7 @@ class Turn:
         self._count_retry = count_retry
         self._slot: Permit | None = None
         self._last: Permit | None = None
+        self._told: asyncio.Task[Any] | None = None
         self._billed = Bill()
         self.bill = Bill()
         self.tries = 0
@@ -343,26 +349,30 @@ class Turn:
         return self.bill.answered(completion)
 
     async def _call(self, model: Model, request: Request) -> Completion:
-        """Call the model once, and tell all workers what it says of being asked too often."""
+        """Call the model once, and tell all workers what it says of being asked too often.
+
+        Nobody waits here until that is told: a server that is away must not make an answer come too late.
+        """
         permit = self._last or self._wanted
         try:
             completion = await self.bill.call(model.complete(request))
         except ModelBusy as busy:
             if busy.refused:
                 wait, longest = busy.retry_after or 0.0, request.timeout_seconds
-                await self._shared.refused(permit, min(wait, longest))
+                self._told = self._shared.note(self._shared.refused(permit, min(wait, longest)))
                 if wait < longest:  # the limit waits for that now, and no deadline counts it
                     busy.retry_after = None
             raise
         room = cast("Room | None", getattr(model, "room", None))
         if room is not None and room.share < _LITTLE_ROOM:
-            await self._shared.heed(permit, room)
+            self._told = self._shared.note(self._shared.heed(permit, room))
         return completion
 
     async def wait_for_retry(self) -> None:
         """Wait for the limit before the call is repeated, in the slot that is ours already."""
         wanted = self._wanted
         self._count_retry(self._run.manifest.run_id, wanted.model)
+        await self._settle()
         await self._tell_used()
         pace = Limits(rpm=wanted.limits.rpm, tpm=wanted.limits.tpm)
         try:
@@ -376,10 +386,16 @@ class Turn:
         """Give everything back, and correct the pace by what was used."""
         self._leave()
         try:
+            await self._settle()
             await self._tell_used()
         finally:
             if self._slot is not None:
                 await self._shared.release(self._slot)
+
+    async def _settle(self) -> None:
+        """Wait until all workers know of the pace: whoever is next must not ask sooner."""
+        if self._told is not None:
+            await asyncio.wait([self._told])
 
     async def _tell_used(self) -> None:
         """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""

@@ -229,7 +229,7 @@ class Engine:
         # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
         with suppress(redis.RedisError):
             for run in self.runs.known():
-                drop_all(self.client, run.manifest.run_id, self.name)
+                drop_all(self.client, run.manifest.run_id, self.name, run.claims.asked)
 
     def close(self) -> None:
         self.heartbeat.stop()
