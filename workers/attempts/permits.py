@@ -104,7 +104,8 @@ def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
 class Permit:
     """Permission to make one call, with `aside` tokens reserved for it.
 
-    `limits` includes the pace that the provider sets; `at` is when it was given, in microseconds of the server.
+    Without a token nothing was noted of it. `at` is when it was given, in microseconds of the server; `paced` where the
+    provider sets the pace.
     """
 
     model: str
@@ -113,6 +114,7 @@ class Permit:
     limits: Limits
     aside: int = 0
     at: int = 0
+    paced: bool = False
 
 
 class ModelLimits:
@@ -140,13 +142,13 @@ class ModelLimits:
         self._paced: dict[str, bool] = {}
         self._starts: dict[str, tuple[float, float]] = {}
         self._notes: set[asyncio.Task[Any]] = set()
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[tuple[str, Limits], asyncio.Lock] = {}
         self._keeper: asyncio.Task[None] | None = None
 
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
         """Wait until one more call of the model may start.
 
-        One waiter per process asks, the others queue behind it. A model without limits is not waited for; those of
+        One waiter per process asks, others with the same limits queue behind it. A model without limits is not waited for; those of
         vendors are noted all the same, because the last minute's calls tell what the provider allows.
         """
         if limits.none and parse(model).kind not in _VENDORS:
@@ -160,8 +162,7 @@ class ModelLimits:
                 keys=limit_keys(model), args=[*arguments, self._now()]
             )
             self._paced[model] = paced > 0
-            pace = limits.model_copy(update={"rpm": min(paced, limits.rpm or paced)}) if paced else limits
-            permit = Permit(model, token, estimated_tokens, pace, aside, at)
+            permit = Permit(model, token, estimated_tokens, limits, aside, at, self._paced[model])
             if wait == 0 and limits.max_in_flight:
                 self._held[token] = permit
                 if self._keeper is None:
@@ -173,7 +174,7 @@ class ModelLimits:
             if self.is_free(model):
                 self.note(ask())
                 return Permit(model, "", estimated_tokens, limits)
-        async with self._turns.setdefault(model, asyncio.Lock()):
+        async with self._turns.setdefault((model, limits), asyncio.Lock()):
             while True:
                 asking = asyncio.ensure_future(ask())
                 try:
@@ -251,7 +252,7 @@ class ModelLimits:
     async def used(self, permit: Permit, tokens: int | None) -> None:
         """Replace what was reserved by what the call used; None where it was not made at all."""
         rpm, tpm = permit.limits.rpm or 0, permit.limits.tpm or 0
-        if tpm or (rpm and tokens is None):
+        if tpm or (tokens is None and (rpm or permit.paced)):
             _, *keys = limit_keys(permit.model)
             arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
             arguments += [permit.estimated_tokens, tpm, rpm, _MINUTE]
@@ -400,7 +401,7 @@ class Turn:
     async def _tell_used(self) -> None:
         """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""
         # Told already, or never permitted: whoever waits for a call has none to tell of.
-        if self._last is None or self._last.limits.none:
+        if self._last is None or not self._last.token:
             return
         now, before = self.bill, self._billed
         if now.calls == before.calls:
@@ -437,7 +438,7 @@ class Turns:
         self._waits = waits
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
-        self._lines: dict[str, FairSlots] = {}
+        self._lines: dict[tuple[str, Limits], FairSlots] = {}
         self._limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
 
     @property
@@ -459,7 +460,7 @@ class Turns:
         limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
         tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
         slots = self._agent_slots if run.is_agent(spec) else self._slots
-        line = self._lines.setdefault(spec, FairSlots(1))
+        line = self._lines.setdefault((spec, limits), FairSlots(1))
         turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
         has_slot = False
 
