@@ -78,7 +78,9 @@ def test_whoever_finds_no_connection_free_waits_for_one(valkey):
 async def test_attempts_that_find_no_connection_free_wait_for_one(valkey):
     async with connect_insisting(valkey) as server:
         answers = await asyncio.gather(*(server.time() for _ in range(3 * MOST_CONNECTIONS)))
-    assert len(answers) == 300
+        pipes = [server.pipeline(transaction=False).time() for _ in range(3 * MOST_CONNECTIONS)]
+        piped = await asyncio.gather(*(pipe.execute() for pipe in pipes))
+    assert len(answers) == len(piped) == 300
 
 
 def test_events_of_batches_are_sent_only_while_somebody_asks_for_them(monkeypatch):

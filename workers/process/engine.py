@@ -105,7 +105,11 @@ class Load:
         """
         with self._lock:
             if not self.batches:
-                return min(MOST_AT_FIRST, max(1, math.ceil(MOST_SHARE / self.last_share))) if self.last_share else 1
+                return (
+                    min(MOST_AT_FIRST, max(1, math.ceil(MOST_SHARE / self.last_share)))
+                    if self.last_share
+                    else 1
+                )
             left = MOST_SHARE - self.share + sum(self.waiting.values())
             return self.batches + max(0, math.ceil((left - 1e-6) / max(self.last_share, 1e-6)))
 

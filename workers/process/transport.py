@@ -166,7 +166,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         return [lane for lane in lanes if lane not in self.closed_lanes]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask for the next message; for less long while lanes are closed, or one that opens would wait for the answer."""
+        """Ask for the next message; not for long while lanes are closed: one that opens waits for the answer."""
         keys = [self._q_for_pri(lane, step) for step in self.priority_steps for lane in self._open_lanes()]
         if keys:
             self._in_poll = self.client.connection
