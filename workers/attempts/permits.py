@@ -148,8 +148,8 @@ class ModelLimits:
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
         """Wait until one more call of the model may start.
 
-        One waiter per process asks, others with the same limits queue behind it. A model without limits is not waited for; those of
-        vendors are noted all the same, because the last minute's calls tell what the provider allows.
+        One waiter per process asks, others with the same limits queue behind it. A model without limits is not waited
+        for; those of vendors are noted all the same, because the last minute's calls tell what the provider allows.
         """
         if limits.none and parse(model).kind not in _VENDORS:
             return Permit(model, "", estimated_tokens, limits)

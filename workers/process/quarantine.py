@@ -36,7 +36,7 @@ def run_alone(batch: Batch, worker: Engine) -> int:
     worker.alone += 1
     try:
         stored = _in_a_child(batch, worker)
-        worker.done += len(batch.indexes)
+        worker.done += 1  # so many are in such a batch
         return stored
     finally:
         worker.alone -= 1
