@@ -132,6 +132,16 @@ def test_a_worker_gets_every_key_that_models_read_by_name_only():
         assert not used & set(SERVICES[name].get("environment", {}))
 
 
+def test_whoever_sets_a_prefix_sets_it_for_all_and_the_lease_for_workers():
+    told = {name: set(service.get("environment", {})) for name, service in SERVICES.items()}
+    assert [name for name in told if "UPLIFT_PREFIX" in told[name]] == ["worker", "flower", "cli"]
+    assert [name for name in told if "UPLIFT_LEASE_SECONDS" in told[name]] == ["worker"]
+    explained = (ROOT / "docs" / "deployment.md").read_text().partition("## Three machines")[0]
+    assert {
+        name for name in ("UPLIFT_PREFIX", "UPLIFT_LEASE_SECONDS") if f"`{name}`" not in explained
+    } == set()
+
+
 def test_a_worker_is_given_longer_to_stop_than_it_takes_to_hand_back_its_work():
     assert seconds(SERVICES["worker"]["stop_grace_period"]) >= ProcessSettings(broker="").drain_seconds + 5
 

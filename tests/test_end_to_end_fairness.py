@@ -1,9 +1,11 @@
 """Nobody waits behind a big run: lanes are served in turn, and priorities come before them."""
 
+import time
+
 import pytest
 from running import a_suite, standalone, uplift, worker
 
-from workers.store.keys import Keys
+from workers.store.keys import UNACKED, Keys
 from workers.store.run_store import Store
 
 pytestmark = pytest.mark.slow
@@ -25,6 +27,25 @@ def test_a_small_run_behind_a_big_one_finishes_long_before_it(valkey, client, sh
         # The small run's 20 attempts cost the big one about as many turns as they took themselves.
         assert client.hlen(Keys(big).records) - at_start < 1500
         Store(client).halt(big, "cancelled")
+
+
+@pytest.mark.parametrize("slow", [["--rpm", "6"], ["--budget-usd", "0.05"]])
+def test_a_run_that_waits_for_its_pace_or_its_budget_keeps_no_other_waiting_nor_takes_more_than_it_can_do(
+    valkey, client, short_tmp, eventually, slow
+):
+    model = "sim:latency=60,cost=0.05" if "--budget-usd" in slow else "sim"
+    paced = submit(a_suite(short_tmp / "paced", 40), valkey, "--model", model, *slow)
+    with worker(valkey, short_tmp, UPLIFT_IN_FLIGHT="10"):
+        eventually(lambda: client.hlen(UNACKED) >= 14)
+        time.sleep(2)
+        begun = time.monotonic()
+        words = standalone(a_suite(short_tmp / "small", 3), "--broker", valkey, "--mock", "--quiet")
+        ended = uplift(*words, cwd=short_tmp)
+        assert ended.code == 0, ended.err
+        assert time.monotonic() - begun < 15
+        # One and a half times of what can be in flight waits here, and some that came before that was known.
+        assert client.hlen(UNACKED) <= 30, "nothing is left to a worker that joins late"
+        Store(client).halt(paced, "cancelled")
 
 
 def test_a_run_of_high_priority_is_taken_before_the_others(valkey, client, short_tmp, eventually):

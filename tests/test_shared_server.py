@@ -46,6 +46,28 @@ def test_the_recipe_allows_what_our_scripts_do():
     assert {f"+{word.lower()}" for word in called} <= set(the_recipe())
 
 
+def test_the_rights_of_the_recipe_are_enough_for_a_run(short_tmp, port_and_admin):
+    port, admin = port_and_admin
+    admin.execute_command(*the_recipe())
+    admin.acl_log_reset()
+    url = f"redis://evals:PASSWORD@127.0.0.1:{port}/0"
+    with worker(url, short_tmp):
+        words = (
+            "--model",
+            "sim:candidate=1,error=0.3",
+            "--rpm",
+            "6000",
+            "--tpm",
+            "6000000",
+            "--budget-usd",
+            "5",
+        )
+        ended = uplift(*standalone(a_suite(short_tmp, 2), "--broker", url, *words), cwd=short_tmp)
+    assert ended.code in (0, 1), ended.err
+    assert admin.acl_log() == []
+    assert [key for key in admin.scan_iter() if not key.startswith(b"uplift:")] == []
+
+
 @pytest.mark.long
 def test_the_rights_of_the_recipe_are_enough_for_runs_flower_and_doctor(
     short_tmp, port_and_admin, eventually
@@ -71,7 +93,7 @@ def test_the_rights_of_the_recipe_are_enough_for_runs_flower_and_doctor(
             api = f"http://127.0.0.1:{flower_port}/api"
             eventually(lambda: "SUCCESS" in ask(f"{api}/tasks", LOGIN)[1])
             workers = json.loads(ask(f"{api}/workers?refresh=1", LOGIN)[1])
-            assert [one["stats"]["pool"]["max-concurrency"] for one in workers.values()] == [152]
+            assert [one["stats"]["pool"]["max-concurrency"] for one in workers.values()] == [1402]
             assert "v4.lane.7" in ask(f"http://127.0.0.1:{flower_port}/broker", LOGIN)[1]
             told = uplift("doctor", "--broker", url, "--json", cwd=short_tmp)
             checks = {one["name"]: one["status"] for one in json.loads(told.out)["checks"]}

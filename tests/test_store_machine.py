@@ -188,12 +188,14 @@ class Ledger:
     billed: set[int] = field(default_factory=set)
     token: int = 0
 
-    def check(self, facts: Facts, stored: Finished | None = None) -> None:
-        """Compare with what was seen the last time; `stored` was sent since then."""
+    def check(
+        self, facts: Facts, stored: Finished | None = None, unasked: Collection[int] = frozenset()
+    ) -> None:
+        """Compare with what was seen the last time; since then `stored` was sent, and `unasked` given up."""
         if stored is not None:
             self.sent[stored.payload] = stored
         self._check_records(facts)
-        self._check_claims(facts, stored)
+        self._check_claims(facts, stored, unasked)
         self._check_money(facts)
         assert not facts.ended or facts.sealed
         self.seen = facts
@@ -216,7 +218,7 @@ class Ledger:
         assert {name: count for name, count in facts.counts.items() if count} == +counts
         assert facts.errors == {i for i, record in kept.items() if record and record.outcome == "error"}
 
-    def _check_claims(self, facts: Facts, stored: Finished | None) -> None:
+    def _check_claims(self, facts: Facts, stored: Finished | None, unasked: Collection[int]) -> None:
         assert facts.owners.keys() == facts.expiries.keys()
         given = [
             token for i, (token, *_) in facts.owners.items() if self.seen.owners.get(i, (0,))[0] != token
@@ -228,7 +230,7 @@ class Ledger:
             now, left, _ = facts.owners.get(index, (0, 0.0, ""))
             gone = reserve - left if now == token else reserve
             billed = stored is not None and stored.token == token
-            if billed or not ended or self.seen.expiries[index] <= facts.now:
+            if token not in unasked and (billed or not ended or self.seen.expiries[index] <= facts.now):
                 # The artifacts of a run drop what is not needed any more.
                 self.assumed[token] = self.assumed.get(token, 0.0) + gone
         if stored is not None and stored.token not in self.billed:
@@ -303,9 +305,11 @@ class StoreMachine(RuleBasedStateMachine):
             )
         return found
 
-    def check(self, run_id: str, stored: Finished | None = None) -> Facts:
+    def check(
+        self, run_id: str, stored: Finished | None = None, unasked: Collection[int] = frozenset()
+    ) -> Facts:
         (facts,) = self.facts([run_id])
-        self.runs[run_id].check(facts, stored)
+        self.runs[run_id].check(facts, stored, unasked)
         return facts
 
     @contextmanager
@@ -468,6 +472,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert used <= float(budget) + 1e-6, "an attempt started that there was no money for"
 
     @precondition(lambda self: self.jobs())
+    @rule(n=pick)
+    def ask(self, n):
+        """Ask the model of an attempt that is claimed: what was reserved may be spent from now on."""
+        worker, job = self.a_job(n)
+        if job.claim is not None:
+            self.claims_of(worker, job).asked.add(job.claim.token)
+
+    @precondition(lambda self: self.jobs())
     @rule(
         n=pick, outcome=outcomes, cost=amounts, kept=amounts, unpriced=st.integers(0, 2), loses=st.booleans()
     )
@@ -598,8 +610,9 @@ class StoreMachine(RuleBasedStateMachine):
         worker, job = self.a_job(n)
         worker.jobs.remove(job)
         if job.claim is not None:
+            unasked = {job.claim.token} - self.claims_of(worker, job).asked
             self.send(self.claims_of(worker, job).release(job.index, job.claim.token))
-            self.check(job.run_id)
+            self.check(job.run_id, unasked=unasked)
         self.left.add((job.run_id, job.index, self.owner(worker, job)))
         with self.unless_refused():
             job.message.reject(requeue=True)
@@ -623,9 +636,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(n=pick)
     def drain(self, n):
         worker = self.workers.pop(n % len(self.workers))
-        for run_id, alone in worker.claims:
+        for (run_id, alone), claims in worker.claims.items():
+            name = worker.name + "!" * alone
+            held = [token for token, _, owner in self.runs[run_id].seen.owners.values() if owner == name]
             with self.unless_refused():
-                drop_all(self.client, run_id, worker.name + "!" * alone)
+                drop_all(self.client, run_id, name, claims.asked)
+            self.check(run_id, unasked=set(held) - claims.asked)
         for job in worker.jobs:
             with self.unless_refused():
                 job.message.reject(requeue=True)

@@ -52,7 +52,7 @@ def test_as_many_attempts_run_alone_as_there_are_cores(monkeypatch):
         return 1
 
     monkeypatch.setattr(quarantine, "_in_a_child", slow)
-    worker = SimpleNamespace(alone=0, draining=False)
+    worker = SimpleNamespace(alone=0, done=0, draining=False)
     threads = [threading.Thread(target=quarantine.run_alone, args=(n, worker)) for n in range(30)]
     for thread in threads:
         thread.start()

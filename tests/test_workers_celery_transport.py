@@ -78,7 +78,9 @@ def test_whoever_finds_no_connection_free_waits_for_one(valkey):
 async def test_attempts_that_find_no_connection_free_wait_for_one(valkey):
     async with connect_insisting(valkey) as server:
         answers = await asyncio.gather(*(server.time() for _ in range(3 * MOST_CONNECTIONS)))
-    assert len(answers) == 300
+        pipes = [server.pipeline(transaction=False).time() for _ in range(3 * MOST_CONNECTIONS)]
+        piped = await asyncio.gather(*(pipe.execute() for pipe in pipes))
+    assert len(answers) == len(piped) == 300
 
 
 def test_events_of_batches_are_sent_only_while_somebody_asks_for_them(monkeypatch):
@@ -186,6 +188,31 @@ def test_a_worker_that_was_at_a_small_run_takes_little_of_a_large_one_at_first()
     assert load.room() <= 4
     load.add(0.5)
     assert load.room() == 1 + 2  # one is held, and two more of its size fit into 1.5 times the capacity
+
+
+def test_what_waits_needs_no_room_until_as_much_of_its_lane_waits_as_a_worker_takes():
+    load = Load()
+    for _ in range(15):
+        load.add(0.1)
+    assert load.room() == 15
+    with load.waits("a", 1.4), load.waits("b", 0.1):
+        assert (load.room(), load.closed()) == (30, frozenset())
+        with load.waits("a", 0.1):
+            assert load.closed() == {"a"}
+    assert (load.room(), load.closed()) == (15, frozenset())
+
+
+def test_nothing_is_taken_from_a_lane_that_is_closed_and_one_that_opens_is_asked_at_once(client, consumer):
+    put(client, LANES[0], "a1", "a2")
+    put(client, LANES[1], "b1")
+    consumer.channel.closed_lanes = {LANES[0]}
+    assert take(consumer, 5) == ["b1"]
+    with pytest.raises(TimeoutError):
+        consumer.connection.drain_events(timeout=0.5)
+    consumer.channel.closed_lanes = frozenset()
+    begun = time.monotonic()
+    assert take(consumer, 5) == ["a1", "a2"]
+    assert time.monotonic() - begun < 0.5
 
 
 def test_messages_that_end_meanwhile_are_acknowledged_together(client, consumer, monkeypatch):

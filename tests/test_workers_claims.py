@@ -6,7 +6,7 @@ import time
 import pytest
 import redis.asyncio
 
-from workers.store.claims import Claim, Finished, RunClaims, Wanted, lease
+from workers.store.claims import Claim, Finished, RunClaims, Wanted, drop_all, lease
 from workers.store.keys import Keys
 from workers.store.run_store import Store
 
@@ -213,8 +213,28 @@ async def test_a_claim_that_is_given_up_before_the_model_was_asked_costs_nothing
     mine = workers()
     for index, asked in ((0, False), (1, True)):
         claim = await mine.claim(Wanted(index, 1, estimate=0.5))
-        await mine.release(index, claim.token, asked=asked)
+        if asked:
+            mine.asked.add(claim.token)
+        await mine.release(index, claim.token)
         assert float(state.hget(Keys(RUN).state, "assumed") or 0) == (0.5 if asked else 0.0)
+    assert float(state.hget(Keys(RUN).state, "reserved")) == 0.0
+
+
+async def test_a_claim_that_comes_when_its_attempt_has_gone_costs_nothing_and_one_that_was_asked_for_does(
+    workers, state
+):
+    mine = workers("w1")
+    asked = await mine.claim(Wanted(0, 1, estimate=0.5))
+    mine.asked.add(asked.token)
+    on_its_way = asyncio.create_task(mine.claim(Wanted(1, 1, estimate=0.25)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    on_its_way.cancel()
+    await asyncio.gather(on_its_way, return_exceptions=True)
+    await mine.settle()
+    assert float(state.hget(Keys(RUN).state, "reserved")) == 0.75
+    assert drop_all(state, RUN, "w1", mine.asked) == 2
+    assert float(state.hget(Keys(RUN).state, "assumed")) == 0.5
     assert float(state.hget(Keys(RUN).state, "reserved")) == 0.0
 
 

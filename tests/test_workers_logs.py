@@ -4,6 +4,9 @@ import contextvars
 import json
 import logging
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from running import a_suite, await_worker, standalone, start_uplift, uplift
@@ -13,6 +16,8 @@ from judges.spec import Contains
 from workers.attempts.run_context import Question
 from workers.process.logs import JsonLines, at_work
 from workers.store.messages import Task
+
+ROOT = Path(__file__).parent.parent
 
 
 def line(message, *args, **more):
@@ -44,6 +49,27 @@ def test_an_exception_is_in_the_line_that_tells_of_it():
     except ValueError as problem:
         told = line("failed", exc_info=(ValueError, problem, problem.__traceback__))
     assert told["exception"].endswith("ValueError: bad")
+
+
+def test_a_warning_and_what_nobody_catches_are_objects_too():
+    program = (
+        "import threading, warnings; from workers.process.logs import write_json; write_json('warning')\n"
+        "class Late:\n    def __del__(self): 1 / 0\n"
+        "def fail(): raise ValueError('in a thread')\n"
+        "def leave(): raise SystemExit\n"
+        "def run(work): thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "warnings.warn('old'); Late(); run(fail); run(leave); raise ValueError('at last')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    words = [one["message"].splitlines()[0] + one.get("exception", "").rpartition("Error")[2] for one in told]
+    assert words[0].endswith("UserWarning: old")
+    assert words[1:] == [
+        "nobody could catch this: division by zero",
+        "the thread Thread-1 (fail) ended: in a thread",
+        "this process ends: at last",
+    ]
+    assert (ended.returncode, ended.stdout) == (1, "")
 
 
 def test_an_attempt_is_named_as_its_record_names_it():

@@ -13,7 +13,7 @@ import redis.asyncio
 from judges.judgment import Completion
 from workers.attempts.permits import Halted, Turns, uncounted
 from workers.attempts.run_context import Bill, Question, Run
-from workers.models.model import ModelBusy, ModelFailed, Request
+from workers.models.model import ModelBusy, ModelFailed, Request, Room
 from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
 
@@ -212,6 +212,22 @@ async def test_a_call_that_was_made_is_not_given_back_by_whoever_stops_waiting_f
             await asyncio.wait_for(turn.wait_for_retry(), 0.3)
     async with redis.asyncio.Redis.from_url(valkey) as client:
         assert await client.zcard(f"uplift:limits:{MODEL}:minute") == 1
+
+
+async def test_an_answer_is_kept_though_nobody_can_be_told_of_the_pace_for_longer_than_it_may_take(
+    valkey: str, process: Callable[[], Turns]
+) -> None:
+    async def complete(request: Request) -> Completion:
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            await client.client_pause(3000)
+        return Completion(text="yes")
+
+    model = cast(Any, SimpleNamespace(complete=complete, room=Room(0.1, 60, 30.0)))
+    turns, request = process(), Request(prompt="?", timeout_seconds=1.0)
+    async with turns.turn(a_run(), a_question("openai:m")) as turn:
+        await turn.permit()
+        assert (await turn.answer(model, request)).text == "yes"
+    assert not turns._limits.is_free("openai:m"), "who is next knows of the pace"
 
 
 async def test_a_stopped_run_waits_for_no_pace_to_repeat_a_call(

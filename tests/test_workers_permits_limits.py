@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, cast
 
@@ -63,6 +64,48 @@ async def test_two_workers_together_start_at_most_rpm_calls_in_any_minute_and_ev
     # No burst at the beginning either, and hardly slower than allowed.
     assert starts[8][0] - starts[0][0] >= 4
     assert starts[-1][0] - starts[0][0] < 299 / 120 * 60 * 1.03
+
+
+async def test_runs_that_tell_different_limits_are_each_paced_by_their_own_and_together_by_the_largest(
+    worker: Worker, server: redis.asyncio.Redis
+) -> None:
+    now, due, starts = 1000.0, {1.0: 0.0, 600.0: 0.0}, []
+
+    async def ask(rpm: float) -> None:
+        async def look(seconds: float) -> None:
+            due[rpm] = now + seconds
+            raise TimeoutError
+
+        limits = worker(sleep=look, clock=lambda: now)
+        with suppress(TimeoutError):
+            await limits.acquire(MODEL, Limits(rpm=rpm, tpm=rpm * 1000), 100)
+            starts.append((now, rpm))
+
+    while now < 1000 + 5 * 61:
+        for rpm, at in due.items():
+            if at <= now:
+                await ask(rpm)
+        now = max(now, min(due.values()) + 0.001)
+    mine = {rpm: [(at, 1.0) for at, whose in starts if whose == rpm] for rpm in due}
+    assert 4 <= len(mine[1.0]) <= 5, "neither starved by the larger one, nor above its own"
+    assert len(mine[600.0]) > 0.9 * 5 * 600
+    assert most_within_a_minute(mine[1.0]) == 1
+    assert most_within_a_minute([(at, 1.0) for at, _ in starts]) <= 600
+
+
+async def test_whoever_waits_for_a_small_limit_does_not_stand_before_others_of_a_larger_one(
+    worker: Worker,
+) -> None:
+    limits = worker()
+    await limits.acquire(MODEL, Limits(rpm=1))
+    waiting = asyncio.create_task(limits.acquire(MODEL, Limits(rpm=1)))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await limits.acquire(MODEL, Limits(rpm=600))
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_a_call_that_starts_late_pushes_the_next_ones_back(worker: Worker) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,6 +59,8 @@ class Host(Protocol):
 
     def check_draining(self) -> None: ...
 
+    def waits(self, run: Run) -> AbstractContextManager[None]: ...
+
     def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None: ...
 
 
@@ -74,7 +77,6 @@ class Attempt:
         self._round = round
         self._quarantine = quarantine
         self._claim = Claim("halted")
-        self._asked = False
         self._answer: Answer | None = None
         self._workspace: AttemptFolder | Stored | None = None
 
@@ -85,12 +87,14 @@ class Attempt:
                 await self._ask_when_allowed()
                 # Without a turn: by the time there is money, a pace would not hold.
                 if self._claim.code == "full":
-                    await asyncio.sleep(random.uniform(*BUDGET_SECONDS))
+                    seconds = random.uniform(*BUDGET_SECONDS)
                 elif self._claim.code == "held":
                     # Somebody else has it: its record will make this delivery idle, or its lease will run out.
-                    await asyncio.sleep(min(self._claim.wait_seconds + 0.05, LONGEST_WAIT))
+                    seconds = min(self._claim.wait_seconds + 0.05, LONGEST_WAIT)
                 else:
                     break
+                with self._host.waits(self._run):
+                    await asyncio.sleep(seconds)
             if self._claim.code == "poison":
                 return await self.store(self._failed(POISON), Bill())
             if self._answer is None:
@@ -102,7 +106,7 @@ class Attempt:
         finally:
             # Whatever went wrong, a claim without anybody at work would be renewed for ever.
             try:
-                await self._run.claims.release(self._index, self._claim.token, asked=self._asked)
+                await self._run.claims.release(self._index, self._claim.token)
             finally:
                 if self._workspace is not None:
                     await asyncio.to_thread(self._workspace.close)
@@ -134,7 +138,7 @@ class Attempt:
                     # Before the turn goes on: whoever has it next must see that the run is halted.
                     await self.note(answer)
         except Halted:
-            await run.claims.release(self._index, self._claim.token, asked=False)
+            await run.claims.release(self._index, self._claim.token)
             self._claim = Claim("halted")
             return
         self._answer = answer
@@ -151,7 +155,7 @@ class Attempt:
         if run.is_agent(self._question.model):
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         await turn.permit()
-        self._asked = True
+        run.claims.asked.add(self._claim.token)
         return await self.ask(turn)
 
     async def ask(self, turn: Turn) -> Answer:

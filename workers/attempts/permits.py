@@ -15,8 +15,8 @@ import asyncio
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
@@ -104,7 +104,8 @@ def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
 class Permit:
     """Permission to make one call, with `aside` tokens reserved for it.
 
-    `limits` includes the pace that the provider sets; `at` is when it was given, in microseconds of the server.
+    Without a token nothing was noted of it. `at` is when it was given, in microseconds of the server; `paced` where the
+    provider sets the pace.
     """
 
     model: str
@@ -113,6 +114,7 @@ class Permit:
     limits: Limits
     aside: int = 0
     at: int = 0
+    paced: bool = False
 
 
 class ModelLimits:
@@ -140,14 +142,14 @@ class ModelLimits:
         self._paced: dict[str, bool] = {}
         self._starts: dict[str, tuple[float, float]] = {}
         self._notes: set[asyncio.Task[Any]] = set()
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[tuple[str, Limits], asyncio.Lock] = {}
         self._keeper: asyncio.Task[None] | None = None
 
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
         """Wait until one more call of the model may start.
 
-        One waiter per process asks, the others queue behind it. A model without limits is not waited for; those of
-        vendors are noted all the same, because the last minute's calls tell what the provider allows.
+        One waiter per process asks, others with the same limits queue behind it. A model without limits is not waited
+        for; those of vendors are noted all the same, because the last minute's calls tell what the provider allows.
         """
         if limits.none and parse(model).kind not in _VENDORS:
             return Permit(model, "", estimated_tokens, limits)
@@ -160,8 +162,7 @@ class ModelLimits:
                 keys=limit_keys(model), args=[*arguments, self._now()]
             )
             self._paced[model] = paced > 0
-            pace = limits.model_copy(update={"rpm": min(paced, limits.rpm or paced)}) if paced else limits
-            permit = Permit(model, token, estimated_tokens, pace, aside, at)
+            permit = Permit(model, token, estimated_tokens, limits, aside, at, self._paced[model])
             if wait == 0 and limits.max_in_flight:
                 self._held[token] = permit
                 if self._keeper is None:
@@ -171,11 +172,9 @@ class ModelLimits:
         if limits.none and self.is_free(model):
             await self._warm_up(model)
             if self.is_free(model):
-                note = asyncio.create_task(ask())
-                self._notes.add(note)
-                note.add_done_callback(self._noted)
+                self.note(ask())
                 return Permit(model, "", estimated_tokens, limits)
-        async with self._turns.setdefault(model, asyncio.Lock()):
+        async with self._turns.setdefault((model, limits), asyncio.Lock()):
             while True:
                 asking = asyncio.ensure_future(ask())
                 try:
@@ -223,6 +222,13 @@ class ModelLimits:
         if start > now:
             await self._sleep(start - now)
 
+    def note(self, telling: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Tell the server something on which no answer of a model depends."""
+        note = asyncio.create_task(telling)
+        self._notes.add(note)
+        note.add_done_callback(self._noted)
+        return note
+
     def _noted(self, note: asyncio.Task[Any]) -> None:
         self._notes.discard(note)
         if not note.cancelled():
@@ -246,7 +252,7 @@ class ModelLimits:
     async def used(self, permit: Permit, tokens: int | None) -> None:
         """Replace what was reserved by what the call used; None where it was not made at all."""
         rpm, tpm = permit.limits.rpm or 0, permit.limits.tpm or 0
-        if tpm or (rpm and tokens is None):
+        if tpm or (tokens is None and (rpm or permit.paced)):
             _, *keys = limit_keys(permit.model)
             arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
             arguments += [permit.estimated_tokens, tpm, rpm, _MINUTE]
@@ -292,6 +298,7 @@ class Turn:
         self._count_retry = count_retry
         self._slot: Permit | None = None
         self._last: Permit | None = None
+        self._told: asyncio.Task[Any] | None = None
         self._billed = Bill()
         self.bill = Bill()
         self.tries = 0
@@ -343,26 +350,30 @@ class Turn:
         return self.bill.answered(completion)
 
     async def _call(self, model: Model, request: Request) -> Completion:
-        """Call the model once, and tell all workers what it says of being asked too often."""
+        """Call the model once, and tell all workers what it says of being asked too often.
+
+        Nobody waits here until that is told: a server that is away must not make an answer come too late.
+        """
         permit = self._last or self._wanted
         try:
             completion = await self.bill.call(model.complete(request))
         except ModelBusy as busy:
             if busy.refused:
                 wait, longest = busy.retry_after or 0.0, request.timeout_seconds
-                await self._shared.refused(permit, min(wait, longest))
+                self._told = self._shared.note(self._shared.refused(permit, min(wait, longest)))
                 if wait < longest:  # the limit waits for that now, and no deadline counts it
                     busy.retry_after = None
             raise
         room = cast("Room | None", getattr(model, "room", None))
         if room is not None and room.share < _LITTLE_ROOM:
-            await self._shared.heed(permit, room)
+            self._told = self._shared.note(self._shared.heed(permit, room))
         return completion
 
     async def wait_for_retry(self) -> None:
         """Wait for the limit before the call is repeated, in the slot that is ours already."""
         wanted = self._wanted
         self._count_retry(self._run.manifest.run_id, wanted.model)
+        await self._settle()
         await self._tell_used()
         pace = Limits(rpm=wanted.limits.rpm, tpm=wanted.limits.tpm)
         try:
@@ -376,15 +387,21 @@ class Turn:
         """Give everything back, and correct the pace by what was used."""
         self._leave()
         try:
+            await self._settle()
             await self._tell_used()
         finally:
             if self._slot is not None:
                 await self._shared.release(self._slot)
 
+    async def _settle(self) -> None:
+        """Wait until all workers know of the pace: whoever is next must not ask sooner."""
+        if self._told is not None:
+            await asyncio.wait([self._told])
+
     async def _tell_used(self) -> None:
         """Tell the limit what the last call used; where nobody knows, that is what was reserved for it."""
         # Told already, or never permitted: whoever waits for a call has none to tell of.
-        if self._last is None or self._last.limits.none:
+        if self._last is None or not self._last.token:
             return
         now, before = self.bill, self._billed
         if now.calls == before.calls:
@@ -406,7 +423,8 @@ async def uncounted(deadline: asyncio.Timeout, waiting: Awaitable[None]) -> None
 class Turns:
     """Gives permission to call models, in this process; `used` counts what is in flight.
 
-    `count_retry` is told the run and the model of every call that is repeated.
+    `count_retry` is told the run and the model of every call that is repeated; within `waits` an attempt has no slot
+    and waits for others' calls to the model.
     """
 
     def __init__(
@@ -414,11 +432,13 @@ class Turns:
         client: redis.asyncio.Redis,
         settings: ProcessSettings,
         count_retry: Callable[[str, str], None],
+        waits: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
     ) -> None:
         self._count_retry = count_retry
+        self._waits = waits
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
-        self._lines: dict[str, FairSlots] = {}
+        self._lines: dict[tuple[str, Limits], FairSlots] = {}
         self._limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
 
     @property
@@ -440,7 +460,7 @@ class Turns:
         limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
         tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
         slots = self._agent_slots if run.is_agent(spec) else self._slots
-        line = self._lines.setdefault(spec, FairSlots(1))
+        line = self._lines.setdefault((spec, limits), FairSlots(1))
         turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
         has_slot = False
 
@@ -451,7 +471,8 @@ class Turns:
             if has_slot:
                 slots.release()
                 has_slot = False
-            await line.acquire(run_id)
+            with self._waits(run):
+                await line.acquire(run_id)
             turn.leave_line = line.release
             await slots.acquire(run_id)
             has_slot = True
@@ -477,7 +498,8 @@ class Turns:
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
         try:
-            await turn.permit(unless_halted=False)
+            with self._waits(run):
+                await turn.permit(unless_halted=False)
             yield turn
         finally:
             await turn.end()

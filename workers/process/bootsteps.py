@@ -61,8 +61,10 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         self._send_events()
 
     def _set(self) -> None:
-        if self._consumer.qos is not None:
-            self._consumer.qos.set(self._engine.load.room())
+        if (qos := self._consumer.qos) is not None:
+            qos.value = self._engine.load.room()  # or Celery would go back to one message for each thread
+            qos.set(qos.value)
+            self._consumer.task_consumer.channel.closed_lanes = self._engine.load.closed()
 
     def _send_events(self) -> None:
         if (events := self._consumer.event_dispatcher) is not None:

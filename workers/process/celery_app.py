@@ -123,7 +123,7 @@ def celery_url(url: str) -> str:
 
 def configuration(settings: ProcessSettings) -> dict[str, Any]:
     """Celery's settings for this server; docs/ARCHITECTURE.md tells what each of them prevents."""
-    connections = 4 * settings.threads + 50
+    connections = 6 * settings.in_flight + 60
     return {
         "broker_url": celery_url(settings.broker),
         "result_backend": celery_url(settings.broker),

@@ -9,8 +9,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5.0
 MOST_HAND_BACKS = 3
+MOST_SHARE = 1.5
 MOST_AT_FIRST = 4  # batches: the next run's may be far larger than the last one's
 
 
@@ -55,13 +57,19 @@ class Batch:
 
 
 class Load:
-    """How much of its capacity this process has promised: 1.0 is as much as can be in flight."""
+    """How much of its capacity this process has promised: 1.0 is as much as can be in flight.
+
+    What waits for a limit over all workers, for the budget or for another worker needs no capacity yet, and must not
+    keep other runs from it. Once as much of one lane waits, the lane is closed here: the rest of such a run is for
+    other workers, and memory has a bound.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.batches = 0
         self.share = 0.0
         self.last_share = 0.0
+        self.waiting = defaultdict[str, float](float)
 
     def add(self, share: float) -> None:
         with self._lock:
@@ -74,15 +82,36 @@ class Load:
             self.batches -= 1
             self.share = self.share - share if self.batches else 0.0
 
-    def room(self, most: float = 1.5) -> int:
-        """Prefetch count: the batches held, plus as many of the last size as fit into `most` times the capacity.
+    @contextmanager
+    def waits(self, lane: str, share: float) -> Iterator[None]:
+        """Let so much of what was promised wait in this block."""
+        with self._lock:
+            self.waiting[lane] += share
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.waiting[lane] -= share
+
+    def closed(self) -> frozenset[str]:
+        """Lanes of which so much waits here already that no more is to be taken from them."""
+        with self._lock:
+            return frozenset(lane for lane, share in self.waiting.items() if share > MOST_SHARE - 1e-6)
+
+    def room(self) -> int:
+        """Prefetch count: the batches held, plus as many of the last size as fit into MOST_SHARE of the capacity.
 
         Hoarding would leave nothing to workers that join late.
         """
         with self._lock:
             if not self.batches:
-                return min(MOST_AT_FIRST, max(1, math.ceil(most / self.last_share))) if self.last_share else 1
-            return self.batches + max(0, math.ceil((most - self.share) / max(self.last_share, 1e-6)))
+                return (
+                    min(MOST_AT_FIRST, max(1, math.ceil(MOST_SHARE / self.last_share)))
+                    if self.last_share
+                    else 1
+                )
+            left = MOST_SHARE - self.share + sum(self.waiting.values())
+            return self.batches + max(0, math.ceil((left - 1e-6) / max(self.last_share, 1e-6)))
 
 
 class Engine:
@@ -105,7 +134,7 @@ class Engine:
         self.client = connect(settings.broker, timeout_seconds=patience, retries=1, connections=3)
         self._client = connect_insisting(settings.broker)
         self.tally = Tally()
-        self.turns = Turns(self._client, settings, self.tally.retried)
+        self.turns = Turns(self._client, settings, self.tally.retried, self.waits)
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
@@ -149,6 +178,10 @@ class Engine:
             "stalled": round(now - self._progress[1], 1),
             "lacks": absent(os.environ),
         }
+
+    def waits(self, run: Run) -> AbstractContextManager[None]:
+        """Let an attempt of a run wait in the block without keeping others from their turn."""
+        return self.load.waits(run.manifest.lane, self._share(run, 1))
 
     def count(self, run_id: str, record: AttemptRecord, bill: Bill, result: StoreResult) -> None:
         """Note that an attempt has ended here."""
@@ -200,7 +233,7 @@ class Engine:
         # Whoever stopped us will not wait for long; claims that cannot be dropped now run out by themselves.
         with suppress(redis.RedisError):
             for run in self.runs.known():
-                drop_all(self.client, run.manifest.run_id, self.name)
+                drop_all(self.client, run.manifest.run_id, self.name, run.claims.asked)
 
     def close(self) -> None:
         self.heartbeat.stop()
@@ -248,7 +281,7 @@ class Engine:
                 self.check_draining()
                 for model in {question.model for question in questions}:
                     run.prepare(model)
-                share = self._share(run, batch)
+                share = self._share(run, len(batch.indexes))
                 self.load.add(share)
                 try:
                     return await self._all(run, batch, questions, give_up)
@@ -275,10 +308,10 @@ class Engine:
                 raise problem
         return sum(cast("list[int]", ended))
 
-    def _share(self, run: Run, batch: Batch) -> float:
+    def _share(self, run: Run, attempts: int) -> float:
         agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
         per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
-        return len(batch.indexes) * per_attempt
+        return attempts * per_attempt
 
     def check_draining(self) -> None:
         """Python 3.11's `asyncio.wait_for`, which redis calls, can lose a cancellation that comes as it ends."""

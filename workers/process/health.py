@@ -11,7 +11,8 @@ import redis
 from workers.store.process_settings import from_environment
 from workers.store.redis_client import SEEN_SECONDS, connect, workers
 
-LONGEST_STALL_SECONDS = 3600
+# An attempt may take an hour to answer and an hour to be judged, and may wait for its pace before.
+LONGEST_STALL_SECONDS = 3 * 3600
 
 
 def trouble(beats: list[dict[str, Any]], host: str) -> str | None:

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from workers.store.claims import lease
 from workers.store.keys import WORKING_SECONDS, Keys
 from workers.store.messages import Grid
-from workers.store.redis_client import AWAY, sign_of_life
+from workers.store.redis_client import AWAY, SEEN_SECONDS, sign_of_life
 
 if TYPE_CHECKING:
     from aggregate.records.record import AttemptRecord
@@ -72,8 +72,8 @@ class Heartbeat:
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, *, public: bool) -> None:
-        # Four beats in a lease: three may get lost.
-        self.seconds = engine.settings.lease_seconds / 4
+        # Four beats in a lease: three may get lost. And some while a worker counts as alive, long as its lease may be.
+        self.seconds = min(engine.settings.lease_seconds / 4, SEEN_SECONDS / 3)
         self._engine = engine
         self._loop = loop
         self._public = public

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +55,18 @@ def write_json(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Celery makes no handlers of its own while somebody listens, and tells on stdout that it was told to stop.
     signals.setup_logging.connect(lambda **_: None, weak=False)
+    # What nobody catches, and warnings, would be text otherwise.
+    logging.captureWarnings(True)
+    sys.excepthook = lambda *problem: logging.critical("this process ends", exc_info=problem)
+    sys.unraisablehook = lambda lost: logging.error("nobody could catch this", exc_info=lost.exc_value)
+    threading.excepthook = _tell_of_thread
     sys.__stdout__ = None  # type: ignore[misc]  # Python allows it
+
+
+def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
+    if ended.exc_type is not SystemExit:
+        name = ended.thread.name if ended.thread is not None else "?"
+        logging.critical("the thread %s ended", name, exc_info=ended.exc_value)
 
 
 def tell(text: str) -> None:

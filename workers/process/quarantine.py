@@ -35,7 +35,9 @@ def run_alone(batch: Batch, worker: Engine) -> int:
             raise Drained
     worker.alone += 1
     try:
-        return _in_a_child(batch, worker)
+        stored = _in_a_child(batch, worker)
+        worker.done += 1  # so many are in such a batch
+        return stored
     finally:
         worker.alone -= 1
         _at_once.release()

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE = 500
 # Whoever finds no connection free waits for one; the pools of kombu and Celery would raise.
 blocking_pool = partial(redis.BlockingConnectionPool, timeout=30)
+CLOSED_SECONDS = 0.1
 _OURS = frozenset((*LANES, QUARANTINE))
 
 
@@ -130,6 +131,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
 
     QoS = QoS
     keyprefix_fanout: str
+    closed_lanes: Set[str] = frozenset()  # lanes from which nothing is to be taken at the moment
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -158,6 +160,20 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
     def close(self) -> None:
         self.qos.send_ended()
         super().close()
+
+    def _open_lanes(self) -> list[str]:
+        lanes = self._queue_cycle.consume(len(self.active_queues))
+        return [lane for lane in lanes if lane not in self.closed_lanes]
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask for the next message; not for long while lanes are closed: one that opens waits for the answer."""
+        keys = [self._q_for_pri(lane, step) for step in self.priority_steps for lane in self._open_lanes()]
+        if keys:
+            self._in_poll = self.client.connection
+            self._brpop_sent_at = time.monotonic()
+            seconds = CLOSED_SECONDS if self.closed_lanes else timeout or self.brpop_timeout
+            words = self.client._prefix_args(["BRPOP", *keys, seconds])
+            self.client.connection.send_command(*words)
 
     def _brpop_read(self, **options: Any) -> bool:
         connection = self.client.connection
@@ -189,7 +205,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         """The message at hand, noted as taken, and more of what waits; each with its lane, if it can be read."""
         if lane not in _OURS:  # an answer to `celery inspect`, which nobody acknowledges
             return [(first, lane)]
-        lanes = self._queue_cycle.consume(len(self.active_queues))
+        lanes = self._open_lanes()
         lists = zip(*map(waiting_keys, lanes), strict=True)
         taken = self._take(
             keys=[UNACKED, UNACKED_INDEX, WORKERS, *(key for step in lists for key in step)],

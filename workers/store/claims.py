@@ -7,7 +7,7 @@ short attempts cost a few dozen round trips.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ MOST_AT_ONCE = 200
 MOST_BYTES = 8 << 20
 RELEASE_SECONDS = 5.0
 _ASKED = 0
+_DROP, _DROP_UNASKED = 0, -1  # in place of a lease
 _Kind = tuple[int, bool, float, bool]
 
 
@@ -135,6 +136,7 @@ class RunClaims:
         self._claims: dict[_Kind, Coalescer] = {}
         self._store = Coalescer(self._send_records, size=lambda finished: len(finished.payload))
         self.held: dict[int, int] = {}
+        self.asked: set[int] = set()  # tokens of claims for which a model was asked
 
     async def claim(self, wanted: Wanted) -> Claim:
         if wanted.index in self.held:  # delivered twice to this very process
@@ -158,12 +160,13 @@ class RunClaims:
         """Store a record, which ends its claim. One that could not be stored keeps it: `release` it then."""
         stored = cast("StoreResult", await self._store(finished))
         self.held.pop(finished.index, None)
+        self.asked.discard(finished.token)
         return stored
 
-    async def release(self, index: int, token: int, *, asked: bool = True) -> None:
+    async def release(self, index: int, token: int) -> None:
         """Give up a claim whose attempt ended without a record, so that whoever gets it next can start at once.
 
-        What was reserved is assumed to be spent if the model was `asked`. What is not held with this token is left
+        What was reserved is assumed to be spent if the model was asked. What is not held with this token is left
         alone. A server that does not answer lets the claim run out by itself.
         """
         if token == _ASKED or self.held.get(index) != token:
@@ -171,7 +174,9 @@ class RunClaims:
         del self.held[index]
         with suppress(redis.RedisError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._lease_script(keys=self._lease_keys, args=[0 if asked else -1, index, token])
+                drop = _DROP if token in self.asked else _DROP_UNASKED
+                await self._lease_script(keys=self._lease_keys, args=[drop, index, token])
+                self.asked.discard(token)
 
     async def halt(self, halt: str, why: str) -> None:
         """Let nothing more of the run start, unless it was halted or sealed before."""
@@ -210,22 +215,31 @@ def _claim(answer: list[Any]) -> Claim:
 
 
 def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float) -> int:
-    """Refresh claims from the lease thread, or drop them with `seconds=0`; returns how many were still ours."""
+    """Refresh claims from the lease thread; returns how many were still ours."""
+    return _send_lease(client, run_id, held, int(seconds * 1000))
+
+
+def _send_lease(client: redis.Redis, run_id: str, held: dict[int, int], lease_ms: int) -> int:
     if not held:
         return 0
     pairs = [value for pair in held.items() if pair[1] != _ASKED for value in pair]
     refresh = client.register_script(script("lease"))
-    return int(cast("int", refresh(keys=Keys(run_id).ledger, args=[int(seconds * 1000), *pairs])))
+    return int(cast("int", refresh(keys=Keys(run_id).ledger, args=[lease_ms, *pairs])))
 
 
-def drop_all(client: redis.Redis, run_id: str, owner: str | None = None) -> int:
+def drop_all(
+    client: redis.Redis, run_id: str, owner: str | None = None, asked: Collection[int] | None = None
+) -> int:
     """Give up everything that `owner`, or anybody, holds of a run: somebody else can start it at once.
 
-    Nothing of it counts as a death: whoever held it was stopped, not ended by it.
+    Nothing of it counts as a death: whoever held it was stopped, not ended by it. What was reserved is assumed to be
+    spent for the tokens in `asked`, or for all where nobody knows: a claim may come when its attempt has gone.
     """
-    held = {}
+    held: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for index, value in cast("dict[bytes, bytes]", client.hgetall(Keys(run_id).owners)).items():
         token, _, name = value.decode().split(" ", 2)
         if owner is None or name == owner:
-            held[int(index)] = int(token)
-    return lease(client, run_id, held, 0)
+            held[asked is None or int(token) in asked][int(index)] = int(token)
+    return _send_lease(client, run_id, held[True], _DROP) + _send_lease(
+        client, run_id, held[False], _DROP_UNASKED
+    )

@@ -22,8 +22,9 @@ class ProcessSettings:
 
     @property
     def threads(self) -> int:
-        # More batches than slots, so that one slow attempt does not idle the others; threads start on demand.
-        return self.in_flight + self.in_flight // 2 + 2
+        # More batches than slots, so that one slow attempt does not idle the others, and of each of the other lanes as
+        # many that only wait; threads start on demand.
+        return 14 * self.in_flight + 2
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSettings:

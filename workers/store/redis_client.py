@@ -67,6 +67,17 @@ class _Insisting(redis.asyncio.Redis):
         super().__init__(**options)
         self._free = asyncio.Semaphore(MOST_CONNECTIONS)
 
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        pipe = super().pipeline(*args, **options)
+        execute = pipe.execute
+
+        async def when_free(raise_on_error: bool = True) -> list[Any]:
+            async with self._free:
+                return await execute(raise_on_error)
+
+        pipe.execute = when_free  # type: ignore[method-assign]  # a class for it would have to repeat how one is made
+        return pipe
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         deadline = time.monotonic() + INSIST_SECONDS
         while True:
@@ -86,7 +97,7 @@ def connect_insisting(url: str) -> redis.asyncio.Redis:
     """
     return _Insisting.from_url(
         with_authority(url),
-        max_connections=2 * MOST_CONNECTIONS,  # pipelines have the other half
+        max_connections=MOST_CONNECTIONS,
         socket_timeout=30,
         socket_connect_timeout=5,
         retry=AsyncRetry(ExponentialBackoff(cap=2, base=0.05), INSIST_SECONDS // 2),

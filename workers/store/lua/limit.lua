@@ -1,7 +1,8 @@
 -- Let one call start, if it may start now, within what all workers together may ask of a model, and note its start.
 --
--- KEYS: slots (leases by token), pace (calls, tokens: when the next may start; sum: tokens of the last minute;
---       ratio: how much of the estimates calls use; what slow.lua writes while the provider sets the pace),
+-- KEYS: slots (leases by token), pace (calls RPM, tokens TPM: when the next call with this limit may start; rpm, tpm:
+--       the largest that were asked for; sum: tokens of the last minute; ratio: how much of the estimates calls use;
+--       what slow.lua writes while the provider sets the pace, and calls: when the next may start by that),
 --       minute (zset: "token tokens" -> start of a call)
 -- ARGV: token, lease ms, most in flight (0: any), rpm (0: any), tpm (0: any), estimated tokens, µs of a minute,
 --       now in µs (0: by the server's clock)
@@ -15,17 +16,19 @@ if now == 0 then
 end
 local lease, most, rpm, tpm = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local wanted, minute = tonumber(ARGV[6]), tonumber(ARGV[7])
-local pace = redis.call('HMGET', KEYS[2], 'calls', 'tokens', 'sum', 'ratio', 'rate', 'ceiling', 'after', 'hold')
+-- Runs may tell different limits: each is paced by its own, and all together have what the largest allows.
+local my_calls, my_tokens = 'calls ' .. ARGV[4], 'tokens ' .. ARGV[5]
+local pace = redis.call('HMGET', KEYS[2], my_calls, my_tokens, 'sum', 'ratio', 'rate', 'ceiling', 'after', 'hold',
+  'calls', 'rpm', 'tpm')
 local rate, ceiling = tonumber(pace[5] or 0), tonumber(pace[6] or 0)
 if rate > 20 * ceiling then
   rate = 0 -- it has not refused anything for long
   redis.call('HDEL', KEYS[2], 'rate')
 end
-local paced, full = math.ceil(rate), rpm
-if rate > 0 then
-  full = math.min(rpm > 0 and rpm or math.huge, math.floor(math.max(rate, ceiling)))
-  rpm = math.min(full, rate)
-end
+local paced, at_once = math.ceil(rate), math.floor(math.max(rate, ceiling))
+local most_calls = rpm > 0 and math.max(rpm, tonumber(pace[10] or 0)) or math.huge
+local most_tokens = math.max(tpm, tonumber(pace[11] or 0))
+local full = rate > 0 and math.min(most_calls, at_once) or most_calls
 
 if most > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
@@ -43,15 +46,19 @@ wanted = math.min(math.ceil(wanted * tonumber(pace[4] or 1)), math.floor(tpm))
 local start = now
 if rpm > 0 then start = math.max(start, tonumber(pace[1] or 0)) end
 if tpm > 0 then start = math.max(start, tonumber(pace[2] or 0)) end
-if rate > 0 then start = math.max(start, tonumber(pace[7] or 0)) end
-if calls > 0 and ((full > 0 and calls >= full) or (tpm > 0 and used + wanted > tpm)) then
+if rate > 0 then start = math.max(start, tonumber(pace[7] or 0), tonumber(pace[9] or 0)) end
+if calls > 0 and (calls >= full or (tpm > 0 and used + wanted > most_tokens)) then
   start = math.max(start, tonumber(redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]) + minute)
 end
 if #gone > 0 or tpm > 0 then redis.call('HSET', KEYS[2], 'sum', used + (start > now and 0 or wanted)) end
 if start > now then return {math.ceil(start - now), 0, paced, now} end
-if rpm > 0 then redis.call('HSET', KEYS[2], 'calls', string.format('%.0f', now + minute / rpm)) end
-if tpm > 0 then redis.call('HSET', KEYS[2], 'tokens', string.format('%.0f', now + wanted * minute / tpm)) end
+local function next_start(name, wait, ...)
+  redis.call('HSET', KEYS[2], name, string.format('%.0f', now + wait), ...)
+end
+if rpm > 0 then next_start(my_calls, minute / rpm, 'rpm', most_calls) end
+if tpm > 0 then next_start(my_tokens, wanted * minute / tpm, 'tpm', most_tokens) end
 if rate > 0 then
+  next_start('calls', minute / math.min(at_once, rate))
   -- By the minute: back to just below what was refused at once, beyond that slowly at first, and not so soon again.
   local goal, more = 0.9 * ceiling, 0
   if rate < goal then
@@ -63,7 +70,8 @@ if rate > 0 then
 end
 redis.call('ZADD', KEYS[3], string.format('%.0f', now), ARGV[1] .. ' ' .. wanted)
 local keep = math.ceil((minute + math.max(rpm > 0 and minute / rpm or 0, minute)) / 1000)
-redis.call('PEXPIRE', KEYS[2], rate > 0 and 5 * keep or keep)
+-- A smaller limit's next start may be later than ours.
+redis.call('PEXPIRE', KEYS[2], math.max(rate > 0 and 5 * keep or keep, 1000 * redis.call('TTL', KEYS[2])))
 redis.call('PEXPIRE', KEYS[3], keep)
 
 if most > 0 then

@@ -15,10 +15,12 @@ end
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 if tpm > 0 then
   local change = math.floor((math.max(0, used) - aside) * minute / tpm + 0.5) -- whole: Redis refuses "-0"
-  if change ~= 0 then redis.call('HINCRBY', KEYS[1], 'tokens', string.format('%.0f', change)) end
+  if change ~= 0 then redis.call('HINCRBY', KEYS[1], 'tokens ' .. ARGV[5], string.format('%.0f', change)) end
 end
-if used < 0 and rpm > 0 then
-  redis.call('HINCRBY', KEYS[1], 'calls', string.format('%.0f', -minute / rpm))
+if used < 0 then
+  local rate = tonumber(redis.call('HGET', KEYS[1], 'rate') or 0)
+  if rpm > 0 then redis.call('HINCRBY', KEYS[1], 'calls ' .. ARGV[6], string.format('%.0f', -minute / rpm)) end
+  if rate > 0 then redis.call('HINCRBY', KEYS[1], 'calls', string.format('%.0f', -minute / rate)) end
 elseif used > 0 and estimated > 0 then
   -- Quick to rise and slow to fall: calls that are under way were started by it.
   local old, new = tonumber(redis.call('HGET', KEYS[1], 'ratio') or 1), used / estimated
