@@ -1,11 +1,13 @@
 """Write what the docs say of flags and settings: docs/cli.md, and the tables in configuration.md and library.md.
 
-docs/cli.md is what `uplift --help` and `uplift COMMAND --help` print at 80 columns; the tables follow the settings of a
-run. Run it from the repository after a change to either: python docs/make_cli_reference.py
+docs/cli.md is what `uplift --help` and `uplift COMMAND --help` print at 80 columns; an option that an earlier command
+explains in the same words is only named. The tables follow the settings of a run; library.md leaves out those in
+configuration.md. Run it from the repository after a change to either: python docs/make_cli_reference.py
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import typer
@@ -24,25 +26,55 @@ INTRODUCTION = """\
 
 <!-- Made by docs/make_cli_reference.py; tests/test_docs.py fails when it is out of date. Do not edit. -->
 
+What `uplift --help` and `uplift COMMAND --help` print. Options that a command above explains in the same words are only
+named, below the block; every command has `--help`.
+
 Results go to standard output, progress and tables to standard error. Exit codes: 0 pass or skipped, 1 fail, 2 usage or
 invalid input, 3 verdict `error` or infrastructure, 130 interrupted (`uplift resume RUN` goes on). Most flags can be set
 in a file or by a variable: see [configuration](configuration.md). `uplift --install-completion` teaches your shell the
 commands and flags: see [how to](how-to.md#complete-commands-in-the-shell).
 """
+# A line of help that begins an option, and the lines that go on with it.
+OPTION = re.compile(r"^  (-\S[^\n]*)(?:\n {10,}[^\n]*)*\n", re.MULTILINE)
 
 
 def reference() -> str:
     """The whole page."""
-    names = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group, as it has commands
-    parts = [INTRODUCTION, _section("uplift", [])]
-    parts += [_section(f"uplift {name}", [name]) for name in names]
+    told: dict[str, str] = {}
+    parts = [INTRODUCTION]
+    for name, text in help_texts().items():
+        kept, again = _without(told, name, text)
+        lines = [f"As in [`{one}`](#{one.replace(' ', '-')}): {', '.join(again[one])}.\n" for one in again]
+        same = "".join(["\n", *lines]) if lines else ""
+        parts.append(f"## {name}\n\n```text\n{kept.strip()}\n```\n{same}")
     return "\n".join(parts)
 
 
-def _section(title: str, words: list[str]) -> str:
-    shown = CliRunner().invoke(app, [*words, "--help"], prog_name="uplift", env={"COLUMNS": "80"})
-    assert shown.exit_code == 0, shown.output
-    return f"## {title}\n\n```text\n{shown.output.strip()}\n```\n"
+def help_texts() -> dict[str, str]:
+    """What each command prints when it is asked for help, by its name; first that of `uplift` itself."""
+    names = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group, as it has commands
+    texts = {}
+    for words in ([], *([name] for name in names)):
+        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="uplift", env={"COLUMNS": "80"})
+        assert shown.exit_code == 0, shown.output
+        texts[" ".join(["uplift", *words])] = shown.output
+    return texts
+
+
+def _without(told: dict[str, str], name: str, text: str) -> tuple[str, dict[str, list[str]]]:
+    """A help text without the options that were told before, and the flags of these by the command that tells them."""
+    again: dict[str, list[str]] = {}
+
+    def kept(found: re.Match[str]) -> str:
+        words = " ".join(found[0].split())
+        if (where := told.setdefault(words, name)) == name:
+            return found[0]
+        if (flag := re.findall(r"--[\w-]+", words)[0]) != "--help":
+            again.setdefault(where, []).append(f"`{flag}`")
+        return ""
+
+    text = OPTION.sub(kept, text)
+    return re.sub(r"^[A-Z]\w+:\n+(?=\S|\Z)", "", text, flags=re.MULTILINE), again
 
 
 def config_table() -> str:
@@ -56,10 +88,16 @@ def config_table() -> str:
 
 
 def keyword_table() -> str:
-    """Every keyword of `evaluate` that is a setting, and what it means."""
+    """Every keyword of `evaluate` that is a setting; what it means where no key of `uplift.toml` has the same name."""
+    shared = [f"`{keyword}`" for keyword, name in keywords().items() if keyword == name in config_keys()]
     rows = ["| keyword | meaning |", "|---|---|"]
-    rows += [f"| `{keyword}` | {_meaning(name)} |" for keyword, name in keywords().items()]
-    return "\n".join(rows)
+    rows += [
+        f"| `{keyword}` | {_meaning(name)} |"
+        for keyword, name in keywords().items()
+        if f"`{keyword}`" not in shared
+    ]
+    same = "These mean what [keys of `uplift.toml`](configuration.md#keys) of the same name mean: "
+    return "\n".join(rows) + f"\n\n{same}{', '.join(shared)}."
 
 
 def _meaning(name: str) -> str:

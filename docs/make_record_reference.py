@@ -1,4 +1,4 @@
-"""Write docs/record.schema.json and docs/tables.md from the types of records and the tables of columns.
+"""Write docs/record.schema.json and the columns in docs/reading-a-result.md, from the types of records and columns.
 
 Run it from the repository after a change to either: python docs/make_record_reference.py
 """
@@ -11,15 +11,12 @@ from pathlib import Path
 from aggregate.records import frames, jsonl, rows
 
 SCHEMA = Path(__file__).with_name("record.schema.json")
-PAGE = Path(__file__).with_name("tables.md")
+PAGE = Path(__file__).with_name("reading-a-result.md")
+MARKS = ("<!-- columns: made by docs/make_record_reference.py -->", "<!-- end of columns -->")
 INTRODUCTION = """\
-# The tables, column by column
-
-<!-- Made by docs/make_record_reference.py; tests/test_docs.py fails when it is out of date. Do not edit. -->
-
 `uplift aggregate` and `uplift report --csv` write four CSV files from a run's [records](records.md). What is missing is
-an empty cell. `from` names the field of the record that a column copies, or in `tasks.csv` what it sums up of the
-attempts and how; a column without it is computed. What the numbers mean is on [another page](metrics.md).
+an empty cell. `from` is the field of the record that a column copies; in `tasks.csv`, the column of the attempts that
+it sums up, and how. A column without it is computed.
 """
 TABLES = {
     "attempts.csv": ("One row per attempt.", rows.ATTEMPTS),
@@ -35,15 +32,26 @@ def schema() -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page, with every column between its marks."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
+    return f"{before}{MARKS[0]}\n\n{_columns()}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+
+
+def _columns() -> str:
     parts = [INTRODUCTION]
+    told: dict[str, str] = {}
     for name, (text, columns) in TABLES.items():
         lines = ["| column | type | from | what it is |", "|---|---|---|---|"]
-        lines += [
-            f"| `{column}` | {one.kind.replace('object', 'str')} | {one.source and f'`{one.source}`'} | {one.text} |"
-            for column, one in columns.items()
-        ]
-        parts.append(f"## `{name}`\n\n{text}\n\n" + "\n".join(lines) + "\n")
+        same = []
+        for column, one in columns.items():
+            row = f"| {one.kind.replace('object', 'str')} | {one.source and f'`{one.source}`'} | {one.text} |"
+            if told.get(column) == row:  # word for word as in an earlier table
+                same.append(f"`{column}`")
+            else:
+                told[column] = row
+                lines.append(f"| `{column}` {row}")
+        again = f" {', '.join(same)}: as above." if same else ""
+        parts.append(f"### `{name}`\n\n{text}{again}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *sorted(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "bench" / "coverage.md",
 ]
 COMMANDS = ("sh", "bash", "console")
 

@@ -1,4 +1,4 @@
-"""The simulations behind docs/statistics.md: their populations, and that they follow the public functions."""
+"""The simulations behind bench/coverage.md: their populations, and that they follow the public functions."""
 
 from __future__ import annotations
 

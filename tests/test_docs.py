@@ -177,20 +177,29 @@ def test_the_reference_is_what_help_prints_and_the_tables_are_the_settings() -> 
         assert text == path.read_text(encoding="utf-8"), "write it anew: python docs/make_cli_reference.py"
 
 
-@pytest.mark.parametrize(("part", "file"), [("schema", "record.schema.json"), ("page", "tables.md")])
+@pytest.mark.parametrize(
+    ("part", "file"), [("schema", "record.schema.json"), ("page", "reading-a-result.md")]
+)
 def test_the_reference_of_records_is_what_their_types_and_columns_say(part: str, file: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_record_reference.py"))[part]()
     written = (ROOT / "docs" / file).read_text(encoding="utf-8")
     assert made == written, "write it anew: python docs/make_record_reference.py"
 
 
+def test_the_reference_names_every_flag_of_every_command_under_its_heading() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## uplift ?(.*)\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    assert set(sections) == {"", *commands}
+    for name, command in commands.items():
+        flags = {flag for one in command.params if not getattr(one, "hidden", False) for flag in one.opts}
+        named = set(re.findall(r"--[a-z-]+", sections[name]))
+        assert sorted(one for one in flags - named if one.startswith("--")) == [], name
+
+
 def test_help_fits_eighty_columns() -> None:
-    assert [
-        line
-        for block in blocks(ROOT / "docs" / "cli.md")
-        for line in block.text.splitlines()
-        if len(line) > 80
-    ] == []
+    texts = runpy.run_path(str(ROOT / "docs" / "make_cli_reference.py"))["help_texts"]()
+    assert [line for text in texts.values() for line in text.splitlines() if len(line) > 80] == []
 
 
 @cache

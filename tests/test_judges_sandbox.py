@@ -192,6 +192,7 @@ def test_a_cgroup_is_made_where_one_is_delegated_and_removed(
     (tmp_path / "uplift-4194305-dead").mkdir()  # no process can have this number
     (tmp_path / f"uplift-{os.getpid()}-ours").mkdir()
     monkeypatch.setattr(cgroup, "delegated", lambda: tmp_path if cgroup._takes_others(tmp_path) else None)
+    monkeypatch.setattr(cgroup, "_is_delegated", lambda place: True)
     made = cgroup.made(SandboxLimits(memory_bytes=1000, processes=10), share=2)
     assert made is not None
     made.take(12345)
@@ -201,6 +202,24 @@ def test_a_cgroup_is_made_where_one_is_delegated_and_removed(
     assert (tmp_path / f"uplift-{os.getpid()}-ours").exists()
     (tmp_path / "cgroup.subtree_control").write_text("cpu pids")
     assert cgroup.made(SandboxLimits(), share=1) is None
+
+
+def test_root_makes_cgroups_only_in_what_was_given_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a cgroup that root may write to, as to all: that of all services, say, above the limits of the worker's own
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
+    (tmp_path / "cgroup.procs").write_text("")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert not cgroup._takes_others(tmp_path)
+    # Then it is used where systemd has marked it as delegated, or where it is a container's topmost one
+    with monkeypatch.context() as marked:
+        marked.setattr(os, "getxattr", lambda path, name: b"1")
+        assert cgroup._takes_others(tmp_path)
+    monkeypatch.setattr(cgroup, "_ROOT", tmp_path)
+    assert not cgroup._takes_others(tmp_path)
+    (tmp_path / "cgroup.type").write_text("domain\n")
+    assert cgroup._takes_others(tmp_path)
 
 
 @pytest.mark.parametrize(

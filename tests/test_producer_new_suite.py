@@ -360,6 +360,30 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     assert step(top, "Evaluate", {}).stdout == "the skill did not change\n"
 
 
+@pytest.mark.slow
+def test_the_workflow_compares_with_the_bare_model_only_where_the_skill_is_new(tmp_path: Path) -> None:
+    # Given a new skill in a repository that had another one
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "README.md").write_text("skills")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "before")
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", "HEAD")
+    (tmp_path / "SKILL.md").write_text(SKILL)
+    new_suite.start(tmp_path)
+    a_suite(tmp_path / "evals", 2)
+    (tmp_path / "table.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "a skill")
+    model = {"MODEL": "sim:baseline=1,candidate=0"}
+    assert step(tmp_path, "Evaluate", model).returncode == 1
+    # Then a baseline that git has, and cannot give, is an error: nothing else may take its place
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", "HEAD")
+    (tmp_path / "SKILL.md").write_text(SKILL + "Be brief.\n")
+    git(tmp_path, "commit", "-qam", "change the skill")
+    refused = step(tmp_path, "Evaluate", model)
+    assert (refused.returncode, "Git LFS" in refused.stderr) == (2, True), refused.stderr
+
+
 GH = """#!/bin/sh
 echo "$@" >> calls
 case "$*" in *--paginate*) cat earlier;; esac

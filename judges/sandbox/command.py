@@ -372,7 +372,7 @@ def _threads() -> ThreadPoolExecutor:
 @functools.cache
 def _warn_once(why: str) -> None:
     _log.warning(
-        "judging %s (%s): code under test has the network, and may read%s what this worker may; see docs/judges.md",
+        "judging %s (%s): code under test has the network, and may read%s what this worker may; see docs/isolation.md",
         UNSANDBOXED,
         why,
         "" if os.geteuid() == 0 and sys.platform == "linux" else ", change and kill",

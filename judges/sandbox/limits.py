@@ -89,7 +89,18 @@ def delegated() -> Path | None:
 def _takes_others(place: Path) -> bool:
     with suppress(OSError):
         given = set((place / "cgroup.subtree_control").read_text().split())
-        return given >= _NEEDED and os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK)
+        writable = os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK)
+        return given >= _NEEDED and writable and (os.geteuid() != 0 or _is_delegated(place))
+    return False
+
+
+def _is_delegated(place: Path) -> bool:
+    """Whether a cgroup was given away: root may write to any, also to those above the limits of its own service."""
+    if place == _ROOT:  # the machine's own has no type; a container's has
+        return (place / "cgroup.type").exists()
+    for mark in ("trusted.delegate", "user.delegate"):  # systemd's
+        with suppress(OSError):
+            return os.getxattr(place, mark) == b"1"
     return False
 
 

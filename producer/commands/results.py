@@ -55,7 +55,7 @@ def report(
 ) -> None:
     """Write reports of a finished run and print their paths.
 
-    A run that ended on a broker is brought home first.
+    A run that ended on a broker is fetched first.
 
     Examples:
 

@@ -270,7 +270,7 @@ def _sandbox(config: Config) -> Iterator[Check]:
     else:
         found = "all are allowed: no filter for this processor, or a kernel without filters"
         yield Check("system calls", "warning", found, "use Linux on x86_64 or aarch64")
-    found = "none is delegated: files in memory (memfd) are not bounded, other memory and processes are"
+    found = "none is delegated: files in memory (memfd) and agents' memory are not bounded, other memory is"
     if tried.bubblewrap and (place := limits.delegated()):
         found = f"memory and processes of a sandbox are bounded in {place}"
     yield Check("cgroup", "ok", found)

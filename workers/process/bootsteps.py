@@ -52,6 +52,7 @@ class Deliveries(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._set()
+        self._send_events()  # before the first batch is taken: its events would be in no group that is sent
         hub.timer.call_repeatedly(CREDIT_SECONDS, self._set)
         hub.timer.call_repeatedly(EVENT_SECONDS, self._send_events)
         hub.timer.call_repeatedly(BEAT_SECONDS / 2, self._note_taken)
