@@ -1,6 +1,7 @@
 """Print the whole bench table, each row with its bar and whether it holds: `python -m bench [--quick]`.
 
-Bars of processor time mean the same on a busy machine; bars of wall time want an idle one.
+Bars of processor time mean the same on a busy machine; bars of wall time want an idle one. Not in it, because they take
+minutes: `bench.limits`, `bench.engine --workers`, `bench.engine --attempts 1000000` and `bench.idle_workers 50`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ import subprocess
 import sys
 import time
 
-from bench import aggregate_records, distance, engine, idle_workers, kills, pytest_judge, validate_suite
+from bench import (
+    aggregate_records,
+    command_line,
+    distance,
+    engine,
+    idle_workers,
+    kills,
+    pytest_judge,
+    validate_suite,
+)
 from bench.rows import Row, show
 
 
@@ -34,7 +44,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer attempts and judgments")
     quick = parser.parse_args().quick
     # The engine first, and the SDKs loaded later: the memory that it tells is this process's largest so far.
-    rows = [*help_rows(), *engine.rows(quick=quick), *validate_suite.rows(), *aggregate_records.rows()]
+    rows = [*help_rows(), *command_line.rows(1000 if quick else 10_000), *engine.rows(quick=quick)]
+    rows += [*validate_suite.rows(), *aggregate_records.rows()]
     from bench import interval, sdk_throughput
 
     rows += interval.rows()

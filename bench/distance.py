@@ -52,7 +52,11 @@ async def serve(near: Path, far: Path, seconds: float) -> None:
     """Listen on the socket `near` for the server at `far`, which is `seconds` away, there and back."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_unix_connection(far)
+        try:
+            server_reader, server_writer = await asyncio.open_unix_connection(far)
+        except OSError:  # nobody listens: whoever connects is told at once
+            writer.close()
+            return
         await asyncio.gather(
             _hold_back(reader, server_writer, seconds / 2), _hold_back(server_reader, writer, seconds / 2)
         )

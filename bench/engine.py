@@ -1,6 +1,8 @@
 """What the engine itself costs and how close it comes to ideal: real server, real worker, simulated model.
 
     python -m bench.engine [--quick]
+    python -m bench.engine --attempts 1000000     one large run, no latency
+    python -m bench.engine --workers [ATTEMPTS]   the same run with 1, 2, 4 and 8 workers
 
 Processor time is that of all processes: producer, worker (with the aggregating child) and server. Times are counted
 from the moment the run is submitted, with the worker already up, to the last record; the artifact is told apart.
@@ -12,10 +14,12 @@ import argparse
 import heapq
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +34,7 @@ from workers.models.choose import model_for
 from workers.models.model import Request
 from workers.models.sim import Sim
 from workers.store.messages import ModelSettings, Task
+from workers.store.redis_client import workers as living_workers
 
 # As large as real ones: 9 KB.
 SKILL = "---\nname: bench\ndescription: A skill for measuring.\n---\n" + 115 * (
@@ -71,6 +76,7 @@ def run(
     model: str,
     *,
     in_flight: int = 100,
+    workers: int = 1,
     away: Callable[[str], AbstractContextManager[str]] = nullcontext,
 ) -> Measured:
     """Run a suite of `contains` tasks in both arms and measure it; `away` puts something before the server."""
@@ -79,16 +85,36 @@ def run(
         with private_server.serving(folder / "server") as private, away(private.url) as url:
             private.url = url
             private.start_worker({"UPLIFT_IN_FLIGHT": str(in_flight)})
-            server = open_server(url)
-            # Until the worker is up, and everything connected as it will be.
-            _measured(options_for(folder, 1, 1, model), private, server)
-            return _measured(options_for(folder, tasks, pass_k, model), private, server)
+            assert private.worker is not None
+            with _more_workers(url, workers - 1, in_flight) as pids:
+                pids = [private.worker.pid, *pids]
+                server = open_server(url)
+                # Until the workers are up, and everything connected as it will be.
+                until(lambda: len(living_workers(server.store.client)) == workers)
+                _measured(options_for(folder, 1, 1, model), private, pids, server)
+                return _measured(options_for(folder, tasks, pass_k, model), private, pids, server)
+
+
+@contextmanager
+def _more_workers(url: str, count: int, in_flight: int) -> Iterator[list[int]]:
+    """Workers as others start them, beside the private one; gives their process ids."""
+    environment = {**os.environ, "UPLIFT_BROKER": url, "UPLIFT_IN_FLIGHT": str(in_flight)}
+    command = [sys.executable, "-P", "-m", "workers"]
+    quiet = subprocess.DEVNULL
+    started = [subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) for _ in range(count)]
+    try:
+        yield [process.pid for process in started]
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
 
 
 def options_for(folder: Path, tasks: int, pass_k: int, model: str) -> RunSettings:
     """A run of a suite of `contains` tasks, which is written there."""
     return RunSettings(
-        task_suite=_suite(folder, tasks),
+        task_suite=write_suite(folder, tasks),
         state_root=folder / "state",
         standalone=True,
         skill_path=folder / "SKILL.md",
@@ -97,9 +123,10 @@ def options_for(folder: Path, tasks: int, pass_k: int, model: str) -> RunSetting
     )
 
 
-def _measured(options: RunSettings, private: private_server.Local, server: Server) -> Measured:
-    assert private.worker is not None
-    pids = [os.getpid(), private.worker.pid, private.server.pid]
+def _measured(
+    options: RunSettings, private: private_server.Local, workers: list[int], server: Server
+) -> Measured:
+    pids = [os.getpid(), private.server.pid, *workers]
     before = [_cpu(pid) for pid in pids]
     planned = plan.make(options)
     begun = time.monotonic()
@@ -109,16 +136,20 @@ def _measured(options: RunSettings, private: private_server.Local, server: Serve
     ran = time.monotonic() - begun
     until(lambda: server.store.artifacts(planned.run_id) is not None)
     wall = time.monotonic() - begun
-    spent = [_cpu(pid) - start for pid, start in zip(pids, before, strict=True)]
+    producer_cpu, server_cpu, *worker_cpu = (
+        _cpu(pid) - start for pid, start in zip(pids, before, strict=True)
+    )
     return Measured(
         planned.grid.attempts,
-        *spent,
+        producer_cpu,
+        sum(worker_cpu),
+        server_cpu,
         published,
         ran,
         wall,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        _largest_mb(pids[1]),
-        _largest_mb(pids[2]),
+        max(map(_largest_mb, workers)),
+        _largest_mb(private.server.pid),
     )
 
 
@@ -136,25 +167,34 @@ def ideal_seconds(tasks: int, pass_k: int, model: str, in_flight: int) -> float:
     return max(free)
 
 
+def large_run(attempts: int) -> list[Row]:
+    """What the engine costs, and the memory that it takes; the answers are tiny."""
+    large = run(attempts // 10, 5, "sim")
+    cpu = f"engine CPU per attempt, {large.attempts} zero-length"
+    return [
+        Row(cpu, large.cpu_ms, "ms", 0.35, note=large.split),
+        Row(f"publish {large.attempts} attempts", large.publish_seconds, "s", large.attempts / 10_000),
+        Row("producer memory in that run", large.producer_mb, "MB", 200),
+        Row("worker memory in that run", large.worker_mb, "MB", note=f"server {large.server_mb:.0f} MB"),
+        Row("that run, submitted to artifact", large.wall_seconds, "s"),
+    ]
+
+
+def worker_rows(attempts: int) -> list[Row]:
+    """How much more workers do, without latency: bound by the cores of this machine."""
+    found = []
+    for workers in (1, 2, 4, 8):
+        done = run(attempts // 10, 5, "sim", workers=workers)
+        what = f"{done.attempts} zero-length attempts, {workers} worker{'s' if workers > 1 else ''}"
+        note = f"{1000 * done.server_cpu / done.attempts:.3f} ms of it the server's"
+        found.append(Row(f"{what}: speed", done.attempts / done.ran_seconds, "a second", better="higher"))
+        found.append(Row(f"{what}: CPU per attempt", done.cpu_ms, "ms", note=note))
+    return found
+
+
 def rows(*, quick: bool = False) -> list[Row]:
     """The engine's part of the bench table."""
-    tasks, pass_k = (2000, 5) if quick else (10_000, 5)
-    found = []
-    large = run(tasks, pass_k, "sim")
-    found.append(
-        Row(
-            f"engine CPU per attempt, {large.attempts} zero-length",
-            large.cpu_ms,
-            "ms",
-            0.35,
-            note=large.split,
-        )
-    )
-    found.append(Row(f"publish {large.attempts} attempts", large.publish_seconds, "s", 10))
-    found.append(Row("producer memory in that run", large.producer_mb, "MB", 200))
-    memory = f"server {large.server_mb:.0f} MB"
-    found.append(Row("worker memory in that run", large.worker_mb, "MB", note=memory))
-    found.append(Row("that run, submitted to artifact", large.wall_seconds, "s"))
+    found = large_run(20_000 if quick else 100_000)
     second = run(100 if quick else 1000, 1, "sim:latency=1")
     bar = second.attempts / 100 + 2
     found.append(Row(f"{second.attempts} attempts of 1 s, 100 in flight", second.ran_seconds, "s", bar))
@@ -174,7 +214,8 @@ def _task(number: int) -> dict[str, object]:
     }
 
 
-def _suite(folder: Path, tasks: int) -> Path:
+def write_suite(folder: Path, tasks: int) -> Path:
+    """A suite of `contains` tasks, and a skill beside it."""
     (folder / "SKILL.md").write_text(SKILL)
     lines = ["skill_id: bench", 'version: "1.0"', "tasks:"]
     for number in range(tasks):
@@ -203,8 +244,18 @@ def until(condition: Callable[[], bool], pause: float = 0.05) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the attempts")
-    show(rows(quick=parser.parse_args().quick))
+    parser.add_argument("--quick", action="store_true", help="a fifth of the attempts")
+    parser.add_argument("--attempts", type=int, help="only the first run, with so many attempts")
+    parser.add_argument(
+        "--workers", type=int, nargs="?", const=100_000, help="1 to 8 workers, so many attempts"
+    )
+    options = parser.parse_args()
+    if options.workers:
+        show(worker_rows(options.workers))
+    elif options.attempts:
+        show(large_run(options.attempts))
+    else:
+        show(rows(quick=options.quick))
 
 
 if __name__ == "__main__":

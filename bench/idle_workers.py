@@ -33,7 +33,8 @@ def rows(count: int = 30, *, runs: int = 10) -> list[Row]:
         command = [sys.executable, "-P", "-m", "workers"]
         environment = {**os.environ, "UPLIFT_BROKER": private.url}
         started = [
-            subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) for _ in range(count)
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for _ in range(count)
         ]
         server = open_server(private.url)
         client = server.store.client

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.engine import _suite
+from bench.engine import write_suite
 from bench.rows import Row, show
 from producer import plan
 from producer.baselines.cache import Reuse
@@ -81,7 +81,7 @@ def _round(server: Server, folder: Path, draw: random.Random) -> tuple[list[floa
 def _long_run(server: Server, folder: Path) -> str:
     """Twice as many attempts as the victims can hold, and far fewer than the survivor can."""
     options = RunSettings(
-        task_suite=_suite(folder, AT_ONCE * EACH_HOLDS),
+        task_suite=write_suite(folder, AT_ONCE * EACH_HOLDS),
         state_root=folder / "state",
         standalone=True,
         skill_path=folder / "SKILL.md",

@@ -206,7 +206,7 @@ def rows(minutes: float = 10.0) -> list[Row]:
             )
             found.append(Row(f"{what}: calls refused", refused, "%", 10, note=f"{len(log.calls)} calls"))
             continue
-        seconds = log.calls[-1][0] - log.calls[0][0]
+        seconds = max(1.0, log.calls[-1][0] - log.calls[0][0])
         if kind == "in-flight":
             most = max(sum(at <= call[0] < end - 0.02 for at, _, _, end in log.calls) for call in log.calls)
             use = 100 * len(log.calls) / (IN_FLIGHT * seconds)

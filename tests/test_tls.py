@@ -20,8 +20,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def make_certificate(folder):
     """A certificate for localhost, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
     names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
     files = ("-keyout", folder / "key.pem", "-out", folder / "cert.pem")
     subprocess.run(
@@ -63,7 +66,12 @@ def behind_tls(socket_path, certificate):
             accepted.close()
             return
         inside = socket.socket(socket.AF_UNIX)
-        inside.connect(socket_path)
+        try:
+            inside.connect(socket_path)
+        except OSError:  # the server is away
+            inside.close()
+            outside.close()
+            return
         ends.extend((outside, inside))
         threading.Thread(target=pump, args=(outside, inside), daemon=True).start()
         pump(inside, outside)

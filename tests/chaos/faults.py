@@ -91,16 +91,19 @@ def two_producers(stage: Stage, draw: random.Random) -> None:
 
 
 def restart_server(stage: Stage, draw: random.Random) -> None:
+    stage.hurt.add("server")
     stage.server.terminate()
     _bring_server_back(stage, draw)
 
 
 def crash_server(stage: Stage, draw: random.Random) -> None:
+    stage.hurt.add("server")
     stage.server.kill()
     _bring_server_back(stage, draw)
 
 
 def freeze_server(stage: Stage, draw: random.Random) -> None:
+    stage.hurt.add("server")
     stage.server.send_signal(signal.SIGSTOP)
     time.sleep(10.0 if stage.pace.lease >= 10 else draw.uniform(0.5, 2.5) * stage.pace.lease)
     stage.server.send_signal(signal.SIGCONT)
@@ -108,6 +111,7 @@ def freeze_server(stage: Stage, draw: random.Random) -> None:
 
 def cut_connections(stage: Stage, draw: random.Random) -> None:
     """Five times within three seconds, every client loses its connection."""
+    stage.hurt.add("server")
     for _ in range(5):
         stage.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         time.sleep(0.6)

@@ -6,19 +6,26 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
+from celery import Celery
 from conftest import start_server
 from running import a_suite, standalone, start_uplift
+from test_monitor import free_port
+from test_shared_server import the_recipe
+from test_tls import behind_tls, make_certificate
 
+from bench.distance import away
 from workers.store.keys import Keys
 from workers.store.run_store import Store
 
@@ -43,6 +50,7 @@ class Pace:
 
 
 GUISE = Path(__file__).parent / "guise"
+FOREIGN_TASKS = 20
 SHORT = Pace(lease=2.0, latency=0.2, ends_within=90)
 PRODUCTION = Pace(lease=30.0, latency=1.0, ends_within=300)
 
@@ -61,6 +69,8 @@ class Stage:
     server_options: tuple[str, ...] = ()
     detached: bool = False
     guise: str = ""
+    milliseconds: int = 0
+    around: ExitStack = field(default_factory=ExitStack)
     strangers: list[subprocess.Popen[str]] = field(default_factory=list)
     workers: list[subprocess.Popen[str]] = field(default_factory=list)
     producer: subprocess.Popen[str] | None = None
@@ -76,9 +86,12 @@ class Stage:
         program = f'argv = ["sh", "-c", "sleep {self.pace.latency}; cat"]'
         lines = ['sandbox = "off"', 'skill_mode = "prepend"', "[commands.slow]", program]
         (self.folder / "uplift.toml").write_text("\n".join(lines))
+        if self.guise == "rights":
+            self.limit_rights()
         self.start_server()
-        self.client = redis.Redis.from_url(self.url, socket_timeout=60)
+        self.client = redis.Redis.from_url(self.direct, socket_timeout=60)
         self.store = Store(self.client)
+        self.url = self._address()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -92,7 +105,28 @@ class Stage:
         self.log.append(f"{time.monotonic() % 1000:7.2f} {text}")
 
     def start_server(self) -> None:
-        self.server, self.url = start_server(self.folder / "data", *self.server_options)
+        self.server, self.direct = start_server(self.folder / "data", *self.server_options)
+
+    def limit_rights(self) -> None:
+        """Let the server know a user with the rights of the recipe, also when it starts again."""
+        user = " ".join(the_recipe()[2:])
+        (self.folder / "users.acl").write_text(f"user default on nopass ~* &* +@all\nuser {user}\n")
+        self.port = free_port()
+        self.server_options += ("--port", str(self.port), "--aclfile", str(self.folder / "users.acl"))
+
+    def _address(self) -> str:
+        """How producer and workers reach the server."""
+        match self.guise:
+            case "tls":
+                certificate = make_certificate(self.folder)
+                socket = self.direct.removeprefix("unix://")
+                port = self.around.enter_context(behind_tls(socket, certificate))
+                return f"rediss://localhost:{port}/0?ssl_ca_certs={certificate[0]}"
+            case "rights":
+                return f"redis://evals:PASSWORD@127.0.0.1:{self.port}/0"
+            case "far":
+                return self.around.enter_context(away(self.direct, self.milliseconds))
+        return self.direct
 
     def start_worker(self) -> subprocess.Popen[str]:
         words = ["worker", "--broker", self.url, "--log-level", "warning"]
@@ -104,6 +138,37 @@ class Stage:
         """A worker of another version, in the same lanes, which can read nothing of ours."""
         words = ["worker", "--broker", self.url, "--log-level", "warning"]
         self.strangers.append(self._start(words, "stranger.log", CHAOS_VERSION="99", PYTHONPATH=str(GUISE)))
+
+    def start_foreign(self) -> None:
+        """Another Celery app on the same database, with tasks of its own."""
+        address = f"redis+socket://{self.direct.removeprefix('unix://')}"
+        argv = [sys.executable, str(GUISE / "foreign.py"), address, str(self.folder / "foreign.txt")]
+        with (self.folder / "foreign.log").open("a") as output:
+            process = subprocess.Popen(
+                argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
+            )
+        self.strangers.append(process)
+        with Celery("asks", broker=address, set_as_current=False) as foreign:
+            for number in range(FOREIGN_TASKS):
+                foreign.send_task("foreign.write", [f"task-{number}"], ignore_result=True)
+
+    def others_disturbed(self) -> list[str]:
+        """What went wrong for those who share the server, in words; once all is whole again."""
+        if self.guise == "rights" and (refused := self.client.acl_log()):
+            return [f"the rights of the recipe are not enough: {refused}"]
+        if self.guise != "foreign":
+            return []
+        wanted = {f"task-{number}": 1 for number in range(FOREIGN_TASKS)}
+        self.until(lambda: set(self._foreign_ran()) == set(wanted), 60)
+        ran = self._foreign_ran()
+        # Celery itself repeats tasks, or loses one, when its connection breaks: then nothing may wait for ever.
+        if "server" in self.hurt:
+            return [f"{waiting} foreign tasks wait"] if (waiting := self.client.llen("celery")) else []
+        return [f"foreign tasks ran {dict(ran)}"] if ran != wanted else []
+
+    def _foreign_ran(self) -> Counter[str]:
+        file = self.folder / "foreign.txt"
+        return Counter(file.read_text().split() if file.exists() else [])
 
     def _disguise(self, number: int) -> dict[str, str]:
         """What makes a worker of this stage different: every second clock is wrong, or all have one name."""
@@ -245,6 +310,7 @@ class Stage:
             if process is not None:
                 process.wait()
         self.client.close()
+        self.around.close()
 
     def story(self) -> str:
         """What happened, for whoever has to understand a violation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 IN_MAKE_TEST = (8,)
 PRODUCTION_SEEDS = range(1000, 1040)
-GUISES = ("", "skewed", "namesakes", "programs", "stranger")
+GUISES = ("", "skewed", "namesakes", "programs", "stranger", "tls", "rights", "far", "foreign")
+DISTANCES = (0, 25, 100)  # milliseconds there and back
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,7 +37,7 @@ def model(seed: int, pace: Pace) -> str:
 
 
 def guise_of(seed: int) -> str:
-    """Two of five seeds are as ever, or watched and detached runs would each meet only some of the guises."""
+    """The same for two seeds in a row, or watched and detached runs would each meet only some of the guises."""
     return GUISES[seed // 2 % len(GUISES)]
 
 
@@ -58,12 +60,17 @@ def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> 
     record_property("schedule", f"--seed {seed}")
     spec = model(seed, pace)
     reference = undisturbed(spec, pace)
-    stage = Stage(a_folder(), pace, spec, detached=seed % 2 == 1, guise=guise_of(seed))
+    guise, distance = guise_of(seed), DISTANCES[seed // (2 * len(GUISES)) % 3]
+    if guise == "tls" and shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, to make a certificate with")
+    stage = Stage(a_folder(), pace, spec, detached=seed % 2 == 1, guise=guise, milliseconds=distance)
     try:
         stage.start_worker()
         stage.start_worker()
         if stage.guise == "stranger":
             stage.start_stranger()
+        if stage.guise == "foreign":
+            stage.start_foreign()
         stage.evaluate()
         if stage.detached:
             assert stage.producer is not None
@@ -75,11 +82,13 @@ def test_whatever_happens_the_promises_hold(seed: int, record_property: Any) -> 
         record_property("stall", (pace.lease, stall[0]))
         violations = check(stage, reference)
         stage.until(lambda: queues_are_empty(stage), 10 * pace.lease)
+        disturbed = stage.others_disturbed()
         stage.stop_workers()
         violations += check_left_behind(stage)
         record_property("violated", sorted({number for number, _ in violations}))
         words = "\n".join(f"({number}) {INVARIANTS[number]}: {text}" for number, text in violations)
         assert not violations, f"seed {seed}\n{words}\n{stage.story()}"
+        assert not disturbed, f"seed {seed}\n{disturbed}\n{stage.story()}"
     finally:
         stage.close()
         remove(stage.folder)
