@@ -69,6 +69,7 @@ LONGEST_END = 240
 pick = st.integers(0, 40)
 amounts = st.sampled_from([0.0, 0.125, 0.25, 1.0])
 outcomes = st.sampled_from(["passed", "passed", "failed", "error"])
+pairs = st.sampled_from([("error", "error"), ("error", "passed"), ("passed", "error"), ("failed", "passed")])
 # How many commands somebody gives before dying; most live.
 fuels = st.one_of(st.just(10_000), st.just(10_000), st.integers(1, 12))
 # A mender reads a clock that may stand still or leap, but never goes back (time.monotonic).
@@ -196,6 +197,11 @@ class Ledger:
         self._check_claims(facts, stored)
         self._check_money(facts)
         assert not facts.ended or facts.sealed
+        if (
+            facts.state["generation"] == self.seen.state["generation"]
+            and self.seen.state["halt"] == "cancelled"
+        ):
+            assert facts.state["halt"] == "cancelled", "a cancel was overwritten"
         self.seen = facts
 
     def _check_records(self, facts: Facts) -> None:
@@ -237,6 +243,9 @@ class Ledger:
         assert facts.amount("assumed") == pytest.approx(sum(self.assumed.values()) + self.unpriced)
         reserved = sum(reserve for _, reserve, _ in facts.owners.values())
         assert facts.amount("reserved") == pytest.approx(reserved)
+        if facts.sealed and not self.seen.sealed:
+            dead = [i for i, expiry in facts.expiries.items() if expiry <= self.seen.now]
+            assert not any(facts.owners[i][1] for i in dead), "what the dead had reserved is not assumed"
 
     def _check_money(self, facts: Facts) -> None:
         spent = sum(record.cost for record in self.sent.values())
@@ -536,8 +545,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.claim_one(worker, job, estimate)
 
     @precondition(lambda self: self.jobs() and len(self.workers) > 1 and not self.refuses)
-    @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), first=outcomes, second=outcomes)
-    def send_twice(self, n, frozen, older_first, first, second):
+    @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), both=pairs)
+    def send_twice(self, n, frozen, older_first, both):
         """Another worker is asked for what one is at, or was before it froze, and both store."""
         worker, job = self.a_job(n)
         if job.claim is None:
@@ -550,7 +559,8 @@ class StoreMachine(RuleBasedStateMachine):
         other = next(other for other in self.workers if other is not worker)
         self.start(self.workers.index(other), 10, 0.25, False)
         pairs = [(worker, job), *((other, its) for its in other.jobs if its.index == job.index)]
-        for (who, what), outcome in zip(pairs if older_first else pairs[::-1], (first, second), strict=False):
+        self.renew(self.workers.index(worker))  # it may hold what is another's by now
+        for (who, what), outcome in zip(pairs if older_first else pairs[::-1], both, strict=False):
             if what in who.jobs and what.claim is not None and what.run_id == job.run_id:
                 self.end(who, what, outcome)
 
@@ -609,8 +619,29 @@ class StoreMachine(RuleBasedStateMachine):
     def renew(self, n):
         worker = self.workers[n % len(self.workers)]
         for (run_id, _), claims in worker.claims.items():
+            (before,) = self.facts([run_id])
             with self.unless_refused():
                 lease(self.client, run_id, dict(claims.held), LEASE)
+            (after,) = self.facts([run_id])
+            for index, (token, *_) in after.owners.items():
+                mine = claims.held.get(index) == token
+                assert mine or after.expiries[index] == before.expiries[index], "another's claim was renewed"
+
+    @precondition(lambda self: self.runs)
+    @rule(n=pick)
+    def come_late(self, n):
+        """Somebody writes what was true of a run before it was resumed."""
+        run_id, store = self.a_run(n), self.server.store
+        earlier = int(self.check(run_id).state["generation"]) - 1
+        before = RunClaims(self.lossy, run_id, "before", lease_seconds=LEASE)
+        with self.unless_refused():
+            assert not store.put_artifacts(run_id, earlier, [])
+            assert store.seal(run_id, earlier) is None
+            assert not store.halt(run_id, "decided", earlier)
+            assert not self.send(before.halt(earlier, "hopeless", "no key"))
+            store.set_trouble(run_id, earlier, "late")
+            assert not store.state(run_id).trouble
+        assert self.check(run_id).end == self.runs[run_id].seen.end
 
     @precondition(lambda self: self.workers and not self.refuses)
     @rule(n=pick)
@@ -891,5 +922,5 @@ def test_whatever_happens_each_attempt_and_its_money_count_once_and_runs_end(par
     client.config_set("stop-writes-on-bgsave-error", "no")
     with refusing_writes(client, short_tmp):  # as soon as a rule says so
         run_state_machine_as_test(
-            lambda: StoreMachine(*parts), settings=settings(max_examples=40, stateful_step_count=40)
+            lambda: StoreMachine(*parts), settings=settings(max_examples=60, stateful_step_count=40)
         )

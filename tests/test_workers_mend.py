@@ -12,7 +12,17 @@ from workers.process.bootsteps import Mending
 from workers.rounds.mend import UNSERVED_SECONDS, Mender
 from workers.rounds.publish import send_finish
 from workers.store.backlog import backlog
-from workers.store.keys import FINISH, LANES, PROTOCOL, UNACKED, Keys, queue, waiting_keys
+from workers.store.keys import (
+    FINISH,
+    LANES,
+    PROTOCOL,
+    UNACKED,
+    UNACKED_INDEX,
+    Keys,
+    queue,
+    script,
+    waiting_keys,
+)
 from workers.store.redis_client import sign_of_life, tell_held
 
 LEASE = 30.0
@@ -263,6 +273,16 @@ def test_what_a_living_worker_holds_stays_with_it_and_what_a_dead_one_held_waits
     assert (waiting(server.store), client.hlen(UNACKED)) == (6, 0)
     again = take_one(server)
     assert again == tag
+
+
+def test_a_message_that_two_put_back_waits_once(server, client):
+    go(server)
+    tag = take_one(server)
+    message, _, lane = json.loads(client.hget(UNACKED, tag))
+    put_back = client.register_script(script("put_back"))
+    keys = [UNACKED, UNACKED_INDEX, waiting_keys(lane)[0]]
+    assert [put_back(keys=keys, args=[tag, json.dumps(message)]) for _ in range(2)] == [1, 0]
+    assert waiting(server.store) == 6
 
 
 def test_looks_that_take_long_put_back_what_a_dead_worker_held_too(
