@@ -544,11 +544,14 @@ class StoreMachine(RuleBasedStateMachine):
             if job.asked and job.claim is None:
                 self.claim_one(worker, job, estimate)
 
-    @precondition(lambda self: self.jobs() and len(self.workers) > 1 and not self.refuses)
+    @precondition(lambda self: len(self.workers) > 1 and not self.refuses)
     @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), both=pairs)
     def send_twice(self, n, frozen, older_first, both):
         """Another worker is asked for what one is at, or was before it froze, and both store."""
-        worker, job = self.a_job(n)
+        worker = self.workers[n % len(self.workers)]
+        job = worker.jobs[n % len(worker.jobs)] if worker.jobs else self.take_one(worker)
+        if job is None:
+            return
         if job.claim is None:
             self.claim_one(worker, job, 0.25)
         if frozen:
