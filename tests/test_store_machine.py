@@ -548,12 +548,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), both=pairs)
     def send_twice(self, n, frozen, older_first, both):
         """Another worker is asked for what one is at, or was before it froze, and both store."""
-        worker = self.workers[n % len(self.workers)]
-        job = worker.jobs[n % len(worker.jobs)] if worker.jobs else self.take_one(worker)
+        worker, job = self.a_claim(n)
         if job is None:
             return
-        if job.claim is None:
-            self.claim_one(worker, job, 0.25)
         if frozen:
             self.leases_are_over({worker.name})
             self.every_run_is_in_order()
@@ -567,11 +564,13 @@ class StoreMachine(RuleBasedStateMachine):
             if what in who.jobs and what.claim is not None and what.run_id == job.run_id:
                 self.end(who, what, outcome)
 
-    @precondition(lambda self: self.jobs() and not self.refuses)
+    @precondition(lambda self: self.workers and not self.refuses)
     @rule(n=pick, outcome=outcomes)
     def cancel_under_way(self, n, outcome):
         """A run is ended while attempts of it are under way; what they store comes too late."""
-        worker, job = self.a_job(n)
+        worker, job = self.a_claim(n)
+        if job is None:
+            return
         self.server.store.halt(job.run_id, "cancelled")
         Mortal.fuel = 10_000
         self.finish_one(job.run_id, int(self.check(job.run_id).state["generation"]), job.round)
@@ -708,6 +707,14 @@ class StoreMachine(RuleBasedStateMachine):
     def a_job(self, n: int) -> tuple[Worker, Job]:
         jobs = self.jobs()
         return jobs[n % len(jobs)]
+
+    def a_claim(self, n: int) -> tuple[Worker, Job | None]:
+        """What a worker is at, or takes now and is at then if it may start; None where nothing is left to take."""
+        worker = self.workers[n % len(self.workers)]
+        job = worker.jobs[n % len(worker.jobs)] if worker.jobs else self.take_one(worker)
+        if job is not None and job.claim is None:
+            self.claim_one(worker, job, 0.25)
+        return worker, job
 
     def owner(self, worker: Worker, job: Job) -> str:
         """An attempt that runs alone has a process, and so a name, of its own."""
@@ -925,5 +932,5 @@ def test_whatever_happens_each_attempt_and_its_money_count_once_and_runs_end(par
     client.config_set("stop-writes-on-bgsave-error", "no")
     with refusing_writes(client, short_tmp):  # as soon as a rule says so
         run_state_machine_as_test(
-            lambda: StoreMachine(*parts), settings=settings(max_examples=60, stateful_step_count=40)
+            lambda: StoreMachine(*parts), settings=settings(max_examples=100, stateful_step_count=40)
         )
