@@ -934,3 +934,28 @@ def test_whatever_happens_each_attempt_and_its_money_count_once_and_runs_end(par
         run_state_machine_as_test(
             lambda: StoreMachine(*parts), settings=settings(max_examples=100, stateful_step_count=40)
         )
+
+
+# Orders in which a broken script shows at once: Hypothesis comes upon each of them only now and then.
+ORDERS = {
+    "two errors, the younger first": lambda it: it.send_twice(0, True, False, ("error", "error")),
+    "two answers, the older first": lambda it: it.send_twice(0, True, True, ("passed", "failed")),
+    "two answers, nobody froze": lambda it: it.send_twice(0, False, True, ("passed", "failed")),
+    "dead before the end": lambda it: (
+        it.start(0, 1, 1.0, False),
+        it.freeze(0),
+        it.cancel_under_way(1, "failed"),
+    ),
+    "cancelled, then paused": lambda it: (it.halt(0, "cancelled"), it.halt(0, "paused"), it.check("run-3")),
+    "resumed, then somebody late": lambda it: (it.resume(0, False, 10_000), it.come_late(0)),
+    "killed twice": lambda it: it.kill(0, 4, 0.25),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_in_which_broken_scripts_show(parts, order):
+    machine = StoreMachine(*parts)
+    machine.open(2, False, None)
+    ORDERS[order](machine)
+    machine.every_run_is_in_order()
+    machine.everything_ends()
