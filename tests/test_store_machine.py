@@ -946,7 +946,14 @@ ORDERS = {
         it.freeze(0),
         it.cancel_under_way(1, "failed"),
     ),
-    "cancelled, then paused": lambda it: (it.halt(0, "cancelled"), it.halt(0, "paused"), it.check("run-3")),
+    "cancelled, then paused": lambda it: [
+        (it.halt(0, how), it.check("run-3")) for how in ("cancelled", "paused")
+    ],
+    "handed back": lambda it: (it.start(0, 1, 1.0, False), it.hand_back(0)),
+    "more than there is money for": lambda it: (
+        it.begin(1, 2, False, 1.0, "normal", 10_000),
+        it.start(0, 10, 1.0, False),
+    ),
     "resumed, then somebody late": lambda it: (it.resume(0, False, 10_000), it.come_late(0)),
     "killed twice": lambda it: it.kill(0, 4, 0.25),
 }
