@@ -69,6 +69,7 @@ LONGEST_END = 240
 pick = st.integers(0, 40)
 amounts = st.sampled_from([0.0, 0.125, 0.25, 1.0])
 outcomes = st.sampled_from(["passed", "passed", "failed", "error"])
+pairs = st.sampled_from([("error", "error"), ("error", "passed"), ("passed", "error"), ("failed", "passed")])
 # How many commands somebody gives before dying; most live.
 fuels = st.one_of(st.just(10_000), st.just(10_000), st.integers(1, 12))
 # A mender reads a clock that may stand still or leap, but never goes back (time.monotonic).
@@ -198,6 +199,11 @@ class Ledger:
         self._check_claims(facts, stored, unasked)
         self._check_money(facts)
         assert not facts.ended or facts.sealed
+        if (
+            facts.state["generation"] == self.seen.state["generation"]
+            and self.seen.state["halt"] == "cancelled"
+        ):
+            assert facts.state["halt"] == "cancelled", "a cancel was overwritten"
         self.seen = facts
 
     def _check_records(self, facts: Facts) -> None:
@@ -239,6 +245,9 @@ class Ledger:
         assert facts.amount("assumed") == pytest.approx(sum(self.assumed.values()) + self.unpriced)
         reserved = sum(reserve for _, reserve, _ in facts.owners.values())
         assert facts.amount("reserved") == pytest.approx(reserved)
+        if facts.sealed and not self.seen.sealed:
+            dead = [i for i, expiry in facts.expiries.items() if expiry <= self.seen.now]
+            assert not any(facts.owners[i][1] for i in dead), "what the dead had reserved is not assumed"
 
     def _check_money(self, facts: Facts) -> None:
         spent = sum(record.cost for record in self.sent.values())
@@ -547,13 +556,13 @@ class StoreMachine(RuleBasedStateMachine):
             if job.asked and job.claim is None:
                 self.claim_one(worker, job, estimate)
 
-    @precondition(lambda self: self.jobs() and len(self.workers) > 1 and not self.refuses)
-    @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), first=outcomes, second=outcomes)
-    def send_twice(self, n, frozen, older_first, first, second):
+    @precondition(lambda self: len(self.workers) > 1 and not self.refuses)
+    @rule(n=pick, frozen=st.booleans(), older_first=st.booleans(), both=pairs)
+    def send_twice(self, n, frozen, older_first, both):
         """Another worker is asked for what one is at, or was before it froze, and both store."""
-        worker, job = self.a_job(n)
-        if job.claim is None:
-            self.claim_one(worker, job, 0.25)
+        worker, job = self.a_claim(n)
+        if job is None:
+            return
         if frozen:
             self.leases_are_over({worker.name})
             self.every_run_is_in_order()
@@ -562,15 +571,18 @@ class StoreMachine(RuleBasedStateMachine):
         other = next(other for other in self.workers if other is not worker)
         self.start(self.workers.index(other), 10, 0.25, False)
         pairs = [(worker, job), *((other, its) for its in other.jobs if its.index == job.index)]
-        for (who, what), outcome in zip(pairs if older_first else pairs[::-1], (first, second), strict=False):
+        self.renew(self.workers.index(worker))  # it may hold what is another's by now
+        for (who, what), outcome in zip(pairs if older_first else pairs[::-1], both, strict=False):
             if what in who.jobs and what.claim is not None and what.run_id == job.run_id:
                 self.end(who, what, outcome)
 
-    @precondition(lambda self: self.jobs() and not self.refuses)
+    @precondition(lambda self: self.workers and not self.refuses)
     @rule(n=pick, outcome=outcomes)
     def cancel_under_way(self, n, outcome):
         """A run is ended while attempts of it are under way; what they store comes too late."""
-        worker, job = self.a_job(n)
+        worker, job = self.a_claim(n)
+        if job is None:
+            return
         self.server.store.halt(job.run_id, "cancelled")
         Mortal.fuel = 10_000
         self.finish_one(job.run_id, int(self.check(job.run_id).state["generation"]), job.round)
@@ -622,8 +634,29 @@ class StoreMachine(RuleBasedStateMachine):
     def renew(self, n):
         worker = self.workers[n % len(self.workers)]
         for (run_id, _), claims in worker.claims.items():
+            (before,) = self.facts([run_id])
             with self.unless_refused():
                 lease(self.client, run_id, dict(claims.held), LEASE)
+            (after,) = self.facts([run_id])
+            for index, (token, *_) in after.owners.items():
+                mine = claims.held.get(index) == token
+                assert mine or after.expiries[index] == before.expiries[index], "another's claim was renewed"
+
+    @precondition(lambda self: self.runs)
+    @rule(n=pick)
+    def come_late(self, n):
+        """Somebody writes what was true of a run before it was resumed."""
+        run_id, store = self.a_run(n), self.server.store
+        earlier = int(self.check(run_id).state["generation"]) - 1
+        before = RunClaims(self.lossy, run_id, "before", lease_seconds=LEASE)
+        with self.unless_refused():
+            assert not store.put_artifacts(run_id, earlier, [])
+            assert store.seal(run_id, earlier) is None
+            assert not store.halt(run_id, "decided", earlier)
+            assert not self.send(before.halt(earlier, "hopeless", "no key"))
+            store.set_trouble(run_id, earlier, "late")
+            assert not store.state(run_id).trouble
+        assert self.check(run_id).end == self.runs[run_id].seen.end
 
     @precondition(lambda self: self.workers and not self.refuses)
     @rule(n=pick)
@@ -690,6 +723,14 @@ class StoreMachine(RuleBasedStateMachine):
     def a_job(self, n: int) -> tuple[Worker, Job]:
         jobs = self.jobs()
         return jobs[n % len(jobs)]
+
+    def a_claim(self, n: int) -> tuple[Worker, Job | None]:
+        """What a worker is at, or takes now and is at then if it may start; None where nothing is left to take."""
+        worker = self.workers[n % len(self.workers)]
+        job = worker.jobs[n % len(worker.jobs)] if worker.jobs else self.take_one(worker)
+        if job is not None and job.claim is None:
+            self.claim_one(worker, job, 0.25)
+        return worker, job
 
     def owner(self, worker: Worker, job: Job) -> str:
         """An attempt that runs alone has a process, and so a name, of its own."""
@@ -907,5 +948,37 @@ def test_whatever_happens_each_attempt_and_its_money_count_once_and_runs_end(par
     client.config_set("stop-writes-on-bgsave-error", "no")
     with refusing_writes(client, short_tmp):  # as soon as a rule says so
         run_state_machine_as_test(
-            lambda: StoreMachine(*parts), settings=settings(max_examples=40, stateful_step_count=40)
+            lambda: StoreMachine(*parts), settings=settings(max_examples=100, stateful_step_count=40)
         )
+
+
+# Orders in which a broken script shows at once: Hypothesis comes upon each of them only now and then.
+ORDERS = {
+    "two errors, the younger first": lambda it: it.send_twice(0, True, False, ("error", "error")),
+    "two answers, the older first": lambda it: it.send_twice(0, True, True, ("passed", "failed")),
+    "two answers, nobody froze": lambda it: it.send_twice(0, False, True, ("passed", "failed")),
+    "dead before the end": lambda it: (
+        it.start(0, 1, 1.0, False),
+        it.freeze(0),
+        it.cancel_under_way(1, "failed"),
+    ),
+    "cancelled, then paused": lambda it: [
+        (it.halt(0, how), it.check("run-3")) for how in ("cancelled", "paused")
+    ],
+    "handed back": lambda it: (it.start(0, 1, 1.0, False), it.hand_back(0)),
+    "more than there is money for": lambda it: (
+        it.begin(1, 2, False, 1.0, "normal", 10_000),
+        it.start(0, 10, 1.0, False),
+    ),
+    "resumed, then somebody late": lambda it: (it.resume(0, False, 10_000), it.come_late(0)),
+    "killed twice": lambda it: it.kill(0, 4, 0.25),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_in_which_broken_scripts_show(parts, order):
+    machine = StoreMachine(*parts)
+    machine.open(2, False, None)
+    ORDERS[order](machine)
+    machine.every_run_is_in_order()
+    machine.everything_ends()

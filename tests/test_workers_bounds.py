@@ -6,12 +6,15 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import redis
 import redis.asyncio
 from submitting import RUN, a_server, a_stored_run, record_all
 
 from aggregate.records.record import AttemptRecord
-from judges.judgment import Completion
+from judges.judgment import Completion, Judgment
+from judges.spec import Contains
 from producer.runs.submit import go_on
 from workers.attempts import attempt, run_context
 from workers.attempts.permits import ModelLimits
@@ -22,7 +25,8 @@ from workers.rounds import finish as finishing
 from workers.store import claims
 from workers.store.claims import Coalescer, Finished, RunClaims, Wanted, drop_all
 from workers.store.keys import RUNS, WORKING_SECONDS, Keys
-from workers.store.messages import Limits
+from workers.store.messages import Limits, Task
+from workers.store.run_store import pack, pack_task
 
 
 @pytest.fixture
@@ -176,15 +180,146 @@ def test_runs_that_are_gone_leave_the_list_of_runs(server, client):
 async def test_a_model_that_cannot_answer_halts_no_run_that_is_halted_sealed_or_gone(server, own, client):
     a_stored_run(server.store)
     server.store.halt(RUN, "cancelled")
-    await own.halt("hopeless", "no key")
+    assert not await own.halt(0, "hopeless", "no key")
     assert (server.store.state(RUN).halt, server.store.state(RUN).why) == ("cancelled", "")
     server.store.next_generation(RUN)
-    await own.halt("hopeless", "no key")
+    assert await own.halt(1, "hopeless", "no key")
     assert (server.store.state(RUN).halt, server.store.state(RUN).why) == ("hopeless", "no key")
     client.delete(Keys(RUN).state)
-    await own.halt("hopeless", "no key")
+    assert not await own.halt(1, "hopeless", "no key")
     assert not server.store.halt(RUN, "cancelled")
     assert not client.exists(Keys(RUN).state)
+
+
+async def test_attempts_from_before_a_resume_do_not_halt_the_run_that_goes_on(server, own):
+    a_stored_run(server.store)
+    server.store.next_generation(RUN)
+    before = await own.claim(Wanted(0, 1))
+    server.store.halt(RUN, "paused")
+    server.store.next_generation(RUN)
+    assert not await own.halt(before.generation, "hopeless", "no key")
+    assert server.store.state(RUN).halt == ""
+    after = await own.claim(Wanted(1, 1))
+    assert await own.halt(after.generation, "hopeless", "no key")
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "paused", "resumed"])
+def test_a_run_that_may_stop_early_is_not_taken_from_whoever_did_something_else_meanwhile(
+    server, monkeypatch, meanwhile
+):
+    a_stored_run(server.store, stop_early=True)
+    generation, run = server.store.next_generation(RUN), server.store.run(RUN)
+
+    def looks(*_):
+        if meanwhile == "resumed":
+            server.store.next_generation(RUN)
+        else:
+            server.store.halt(RUN, meanwhile)
+        return SimpleNamespace(returncode=0, stdout='{"stop": true}')
+
+    monkeypatch.setattr(finishing, "run_module", looks)
+    finishing.may_stop(server.settings, server.store, run, generation)
+    assert server.store.state(RUN).halt == ("" if meanwhile == "resumed" else meanwhile)
+
+
+def test_whoever_cancels_has_the_last_word(server):
+    a_stored_run(server.store)
+    assert server.store.halt(RUN, "paused")
+    assert server.store.halt(RUN, "cancelled")
+    assert not server.store.halt(RUN, "paused")
+    assert server.store.state(RUN).halt == "cancelled"
+
+
+def test_a_run_that_has_its_artifacts_gets_into_no_trouble(server):
+    a_stored_run(server.store)
+    assert server.store.seal(RUN, 0)
+    assert server.store.put_artifacts(RUN, 0, [])
+    server.store.set_trouble(RUN, 0, "finishing failed: late")
+    assert server.store.state(RUN).trouble is None
+
+
+def test_whoever_lost_the_right_to_finish_a_run_takes_it_from_nobody(server, client, eventually):
+    a_stored_run(server.store)
+    key = Keys(RUN).finishing
+    with server.store.finishing(RUN, 0.2) as alone:
+        assert alone
+        client.set(key, "another")
+        time.sleep(0.3)
+        assert client.get(key) == b"another"
+    assert client.get(key) == b"another"
+    client.delete(key)
+    with server.store.finishing(RUN, 0.2) as alone:
+        time.sleep(0.5)
+        assert client.pttl(key) > 0  # renewed
+        with server.store.finishing(RUN, 0.2) as other:
+            assert (alone, other) == (True, False)
+    assert not client.exists(key)
+
+
+LARGE = "".join(map(chr, np.random.default_rng(1).integers(0x4E00, 0x9FFF, 1_000_000)))  # does not compress
+
+
+def replies(monkeypatch, *names):
+    """The sizes of what a client is answered, or asked to write, a call."""
+    sizes = []
+    for name in names:
+        real = getattr(redis.Redis, name)
+
+        def counted(client, *args, real=real, **options):
+            answer = real(client, *args, **options)
+            told = answer[1].values() if isinstance(answer, tuple) else answer
+            told = options["mapping"].values() if "mapping" in options else told
+            sizes.append(sum(len(value) for value in told if isinstance(value, bytes)))
+            return answer
+
+        monkeypatch.setattr(redis.Redis, name, counted)
+    return sizes
+
+
+def test_large_records_and_tasks_come_and_go_a_few_at_a_time(server, monkeypatch):
+    cached = {
+        index: AttemptRecord(
+            task=f"task-{index // 2}", arm="baseline", attempt=1, outcome="passed",
+            completion=Completion(text=LARGE[index:] + LARGE[:index]),
+        )
+        for index in range(0, 40, 2)
+    }  # fmt: skip
+    largest = max(len(pack(record)) for record in cached.values())
+    assert len(cached) * largest > 4 * claims.MOST_BYTES
+    sizes = replies(monkeypatch, "hset", "hmget")
+    manifest = a_stored_run(server.store, 20, cached=cached)
+    assert {index for index, _ in server.store.indexed_records(RUN)} == cached.keys()
+    server.store.put_stored("other", cached.items())
+    assert max(sizes) <= claims.MOST_BYTES + 2 * largest
+    # One task is as large as a record here.
+    client, run = server.store.client, server.store.run(RUN)
+    big = Task(id="t", prompt=LARGE, judge=Contains(type="contains", expected=["it"]))
+    client.hset(Keys(RUN).tasks, mapping={str(n): pack_task(big) for n in range(manifest.task_count)})
+    sizes.clear()
+    assert len(list(server.store.tasks(run))) == 20
+    assert max(sizes) <= claims.MOST_BYTES + 2 * largest
+
+
+def test_small_records_and_tasks_travel_many_at_a_time(server, monkeypatch):
+    manifest = a_stored_run(server.store, 2000)
+    record_all(server.store, manifest)
+    sizes = replies(monkeypatch, "hmget")
+    assert len(list(server.store.records(RUN))) == 4000
+    assert len(list(server.store.tasks(server.store.run(RUN)))) == 2000
+    assert len(sizes) < 30
+
+
+@pytest.mark.parametrize("where", ["completion", "details", "panel"])
+async def test_a_large_record_is_packed_in_a_thread_wherever_its_text_is(where, monkeypatch):
+    record = AttemptRecord(task="t", arm="candidate", attempt=1, outcome="passed")
+    text = "x" * (attempt.LARGE_CHARACTERS + 1)
+    more = {
+        "completion": {"completion": Completion(text=text)},
+        "details": {"details": text},
+        "panel": {"judgments": (Judgment(judge="contains"), Judgment(judge="contains", missed=(text,)))},
+    }
+    assert attempt._characters(record) <= 100
+    assert attempt._characters(record.model_copy(update=more[where])) > attempt.LARGE_CHARACTERS
 
 
 def test_what_an_earlier_generation_says_is_not_written(server, client):

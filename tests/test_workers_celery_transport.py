@@ -18,7 +18,7 @@ from workers.process.celery_app import App
 from workers.process.engine import Load
 from workers.process.transport import Channel, Together
 from workers.rounds.publish import publish_round
-from workers.store.keys import LANES, UNACKED, UNACKED_INDEX, waiting_keys
+from workers.store.keys import LANES, UNACKED, UNACKED_INDEX, script, waiting_keys
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import MOST_CONNECTIONS, connect, connect_insisting, sign_of_life
 
@@ -73,6 +73,21 @@ def test_whoever_finds_no_connection_free_waits_for_one(valkey):
             for one in all_of_them:
                 pool.release(one)
             pool.disconnect()
+
+
+def test_a_message_that_was_taken_from_a_full_server_is_noted_and_not_lost(valkey, client):
+    message = json.dumps({"properties": {"delivery_tag": "tag"}})
+    take = client.register_script(script("take"))
+    client.config_set("maxmemory", 1)
+    with pytest.raises(redis.OutOfMemoryError):
+        client.hset(UNACKED, "other", "message")
+    answer = take(
+        keys=[UNACKED, UNACKED_INDEX, "uplift:workers", *waiting_keys(LANES[0])[:1]],
+        args=[0, 1, 30, message, LANES[0], LANES[0]],
+    )
+    assert answer == [message.encode(), LANES[0].encode()]
+    client.config_set("maxmemory", 0)
+    assert client.hkeys(UNACKED) == [b"tag"]
 
 
 async def test_attempts_that_find_no_connection_free_wait_for_one(valkey):

@@ -9,6 +9,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.exceptions import OperationalError
 from submitting import RUN, a_stored_run
 
 from aggregate.records.record import AttemptRecord
@@ -17,7 +18,7 @@ from judges.safe_text import storable
 from workers.attempts.attempt import kept
 from workers.attempts.run_context import Bill
 from workers.models.model import ModelFailed
-from workers.process import celery_app
+from workers.process import celery_app, quarantine
 from workers.process.bootsteps import Finisher
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Drained, Engine
@@ -227,13 +228,63 @@ def test_other_reasons_other_batches_and_other_runs_are_counted_apart(store, eng
     assert list(store.records(RUN)) == list(store.records("run-2")) == []
 
 
-@pytest.mark.parametrize("gone", [Drained(), redis.ConnectionError(), redis.TimeoutError()])
+def refused_by_a_queue():
+    problem = OperationalError("what kombu makes of it")
+    problem.__cause__ = redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+    return problem
+
+
+PASSING = [
+    redis.ConnectionError(),
+    redis.TimeoutError(),
+    redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+    redis.ReadOnlyError("You can't write against a read only replica."),
+    redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+    redis.ResponseError("user_script:7: OOM command not allowed when used memory > 'maxmemory'. script: 1"),
+    redis.exceptions.MasterDownError("Link with MASTER is down"),
+    refused_by_a_queue(),
+]
+
+
+@pytest.mark.parametrize("gone", [Drained(), *PASSING], ids=lambda problem: type(problem).__name__)
 def test_a_worker_that_stops_and_a_server_that_is_away_are_no_reason_to_give_up(
     store, engine, monkeypatch, gone
 ):
     breaking(engine, monkeypatch, gone)
     assert times_raised(Batch(RUN, 1, (0,)), engine) == (10, None)
     assert list(store.records(RUN)) == []
+
+
+def test_errors_that_a_full_server_does_not_take_are_written_when_there_is_room(store, engine, monkeypatch):
+    def breaks(batch, *, give_up=None):
+        raise OSError if give_up is None else redis.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "run_batch", breaks)
+        assert times_raised(Batch(RUN, 1, (0,)), engine) == (10, None)
+    assert engine.run_batch(Batch(RUN, 1, (0,))) == 1
+
+
+@pytest.mark.parametrize("problem", PASSING, ids=lambda problem: type(problem).__name__)
+def test_an_attempt_alone_that_meets_a_full_server_has_not_died_of_it(engine, monkeypatch, problem):
+    def breaks(*_):
+        raise problem
+
+    monkeypatch.setattr(quarantine.Engine, "run_batch", breaks)
+    monkeypatch.setattr(quarantine, "from_environment", lambda: engine.settings)
+    monkeypatch.setattr(quarantine, "leave_with_parent", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        quarantine.main('["run-1", 1, [0]]')
+    assert left.value.code == quarantine.TRY_AGAIN
+
+
+def test_a_child_that_met_a_full_server_is_asked_again(engine, monkeypatch):
+    monkeypatch.setattr(quarantine.sys, "executable", "/bin/false")
+    with pytest.raises(quarantine.Died):
+        quarantine.run_alone(Batch(RUN, 1, (0,), quarantine=True), engine)
+    monkeypatch.setattr(quarantine, "TRY_AGAIN", 1)
+    with pytest.raises(redis.ConnectionError):
+        quarantine.run_alone(Batch(RUN, 1, (0,), quarantine=True), engine)
 
 
 def test_a_batch_that_cannot_even_be_recorded_is_left_out(store, engine, client):
@@ -274,6 +325,37 @@ def test_a_run_that_cannot_be_finished_says_so_instead_of_being_tried_for_ever(
         finisher.finish(message)  # whoever mends asks again
     assert store.state(RUN).trouble == "finishing failed: KeyError: 'lost'"
     app.close()
+
+
+def test_a_detached_run_whose_server_is_full_is_finished_when_there_is_room(
+    store, engine, client, monkeypatch
+):
+    app = App(engine.settings)
+    app.engine = engine
+    assert engine.run_batch(Batch(RUN, 1, (0, 1, 2, 3))) == 4
+    store.set_published(RUN, 0, 4)
+    send_finish(app, RUN, 0, 1)
+    _, message = client.brpop(waiting_keys(FINISH), 10)
+    finisher = Finisher(SimpleNamespace(app=app, steps=[]))
+    # Small writes of others pass meanwhile: what is in use goes up and down.
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "seal", raises_now(redis.OutOfMemoryError("used memory > 'maxmemory'")))
+        for _ in range(5):
+            finisher.finish(message)
+    assert store.state(RUN).trouble is None
+    client.config_set("maxmemory", 1)
+    finisher.finish(message)
+    client.config_set("maxmemory", 0)
+    finisher.finish(message)
+    assert store.artifacts(RUN)
+    app.close()
+
+
+def raises_now(problem):
+    def fails(*_):
+        raise problem
+
+    return fails
 
 
 def test_a_batch_that_comes_again_waits_for_no_limit_of_its_model(valkey, client):

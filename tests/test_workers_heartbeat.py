@@ -10,9 +10,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import redis
 import redis.asyncio
 from conftest import refusing_writes
 from submitting import RUN, a_stored_run
@@ -137,6 +140,59 @@ def test_while_the_server_is_away_nothing_waits_for_it_before_the_claims_do(valk
     heartbeat.remove(away)
     heartbeat._do_what_is_due(None)
     assert asked == ["claims", "away", "later"]
+
+
+def test_a_renewal_that_failed_is_tried_again_within_a_second(valkey, loop, monkeypatch):
+    """After an outage others find claims that ran out: whoever is still at them must be first."""
+    clock, renewed = [1000.0], []
+    monkeypatch.setattr(leases.time, "monotonic", lambda: clock[0])
+
+    def held():
+        renewed.append(clock[0])
+        raise redis.ConnectionError if clock[0] < 1020 else redis.ResponseError
+
+    holder = Holder(ProcessSettings(valkey, lease_seconds=30), {})
+    holder.held = held
+    heartbeat = Heartbeat(holder, loop, public=False)
+    while clock[0] < 1040:
+        heartbeat._do_what_is_due(None)
+        clock[0] += 0.25
+    assert renewed[0] == 1000
+    assert max(b - a for a, b in pairwise(renewed)) <= 1.0
+
+
+def test_while_renewals_fail_a_loop_has_as_long_as_ever_to_answer(valkey, loop, monkeypatch):
+    clock, left = [1000.0], []
+    monkeypatch.setattr(leases.time, "monotonic", lambda: clock[0])
+    holder = Holder(ProcessSettings(valkey, lease_seconds=30), {})
+    holder.held = lambda: 1 / 0
+    heartbeat = Heartbeat(holder, SimpleNamespace(call_soon_threadsafe=lambda _: None), public=False)
+    heartbeat.leave = lambda why: left.append(clock[0])
+    while not left:
+        heartbeat._do_what_is_due(None)
+        clock[0] += 0.5
+    assert 60 <= left[0] - 1000 <= 75
+
+
+def test_a_run_whose_claims_cannot_be_renewed_costs_no_other_its_claims(valkey, client, claimed, loop):
+    client.set(Keys("odd").state, "no hash")
+    client.set(Keys("odd").claims, "no set")
+    holder = Holder(ProcessSettings(valkey, lease_seconds=2), {"odd": {0: 1}, RUN: {0: claimed}})
+    before = expiry(client)
+    time.sleep(0.05)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        Heartbeat(holder, loop, public=False)._renew(client)
+    assert expiry(client) > before
+
+
+def test_claims_are_renewed_on_a_full_server_too(valkey, client, claimed, loop):
+    holder = Holder(ProcessSettings(valkey, lease_seconds=2), {RUN: {0: claimed}})
+    before = expiry(client)
+    time.sleep(0.05)
+    client.config_set("maxmemory", 1)
+    Heartbeat(holder, loop, public=False)._renew(client)
+    client.config_set("maxmemory", 0)
+    assert expiry(client) > before
 
 
 def test_a_worker_reads_its_settings_in_one_place():

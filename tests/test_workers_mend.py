@@ -1,14 +1,28 @@
 """Mending: one worker is elected, and what got lost is set going again, however a worker or a message was lost."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import redis
 from submitting import RUN, a_server, a_stored_run, record_all, record_one, waiting
 
 from producer.runs.submit import go_on
+from workers.process.bootsteps import Mending
 from workers.rounds.mend import UNSERVED_SECONDS, Mender
 from workers.rounds.publish import send_finish
-from workers.store.keys import FINISH, LANES, PROTOCOL, UNACKED, Keys, queue, waiting_keys
+from workers.store.backlog import backlog
+from workers.store.keys import (
+    FINISH,
+    LANES,
+    PROTOCOL,
+    UNACKED,
+    UNACKED_INDEX,
+    Keys,
+    queue,
+    script,
+    waiting_keys,
+)
 from workers.store.redis_client import sign_of_life, tell_held
 
 LEASE = 30.0
@@ -124,6 +138,87 @@ def test_a_run_that_waits_for_a_person_is_left_alone(server, look, halt):
     assert waiting(server.store, FINISH) == 0
 
 
+def spoil_generation(client, keys):
+    client.hset(keys.state, "generation", "no number")
+
+
+def spoil_type(client, keys):
+    client.delete(keys.records)
+    client.set(keys.records, "no hash")
+
+
+def spoil_errors(client, keys):
+    client.hset(keys.errors, "0", "no error")
+
+
+def spoil_manifest(client, keys):
+    client.delete(keys.info)
+    client.lpush(keys.info, "no text")
+
+
+@pytest.mark.parametrize("spoil", [spoil_generation, spoil_type, spoil_errors, spoil_manifest])
+def test_one_odd_run_keeps_no_other_from_being_mended(server, look, client, caplog, spoil):
+    a_stored_run(server.store, run_id="odd")
+    go_on(server, server.store.run("odd"))
+    spoil(client, Keys("odd"))
+    manifest = go(server)
+    take_all(server)
+    record_all(server.store, manifest)
+    look(6)
+    assert waiting(server.store, FINISH) == 1
+    look(60)
+    said = [record.message for record in caplog.records if "run odd is left out" in record.message]
+    assert len(said) == 1
+    assert client.zscore("uplift:runs", "odd") is not None
+    assert backlog(client)["finishing"] == 1
+
+
+def test_only_a_server_that_is_away_or_full_is_a_reason_to_look_afresh(server, mender, monkeypatch):
+    """What a mender has seen is kept over any other error: one that comes again would forget it for ever."""
+    forgotten, problems = [], []
+    monkeypatch.setattr(Mender, "forget", lambda self: forgotten.append(problems[0]))
+    monkeypatch.setattr(Mender, "look", lambda self: raises(problems[0]))
+    monkeypatch.setattr("workers.process.bootsteps.LOOK_SECONDS", 0.0)
+    engine = SimpleNamespace(name="a:1", client=server.store.client, settings=server.settings)
+    for problem in (KeyError("odd"), redis.ConnectionError("gone"), redis.OutOfMemoryError("full")):
+        problems[:] = [problem]
+        mending = Mending(SimpleNamespace(app=SimpleNamespace(engine=engine), steps=[]))
+        mending._app = SimpleNamespace(engine=engine, amqp=None)
+        waits = iter([False, True])
+        monkeypatch.setattr(mending._stopped, "wait", lambda _, waits=waits: next(waits))
+        mending._run()
+    assert [type(problem) for problem in forgotten] == [redis.ConnectionError, redis.OutOfMemoryError]
+
+
+def raises(problem):
+    raise problem
+
+
+def test_a_run_that_was_created_again_stays_in_the_list_of_runs(server, client, monkeypatch):
+    """It was gone when all runs were read, and is there again by the time that it would leave the list."""
+    client.zadd("uplift:runs", {RUN: 1.0})
+    register = server.store.client.register_script
+
+    def between(text):
+        if "ZREM" in text and not client.exists(Keys(RUN).state):
+            a_stored_run(server.store)
+        return register(text)
+
+    monkeypatch.setattr(server.store.client, "register_script", between)
+    server.store.open_runs()
+    assert client.zscore("uplift:runs", RUN) is not None
+
+
+@pytest.mark.parametrize("quiet", [280, 290, 300])
+def test_a_message_that_gets_lost_late_is_noticed_as_soon_as_an_early_one(server, look, quiet):
+    """However long all was quiet before: nothing waits longer than the lease and ten seconds."""
+    go(server)
+    look(quiet)
+    take_all(server)
+    look(20)
+    assert waiting(server.store) == 6
+
+
 def test_batches_that_nobody_has_are_published_again_and_only_those(server, look):
     manifest = go(server)
     take_all(server)
@@ -179,6 +274,16 @@ def test_what_a_living_worker_holds_stays_with_it_and_what_a_dead_one_held_waits
     assert (waiting(server.store), client.hlen(UNACKED)) == (6, 0)
     again = take_one(server)
     assert again == tag
+
+
+def test_a_message_that_two_put_back_waits_once(server, client):
+    go(server)
+    tag = take_one(server)
+    message, _, lane = json.loads(client.hget(UNACKED, tag))
+    put_back = client.register_script(script("put_back"))
+    keys = [UNACKED, UNACKED_INDEX, waiting_keys(lane)[0]]
+    assert [put_back(keys=keys, args=[tag, json.dumps(message)]) for _ in range(2)] == [1, 0]
+    assert waiting(server.store) == 6
 
 
 def test_looks_that_take_long_put_back_what_a_dead_worker_held_too(

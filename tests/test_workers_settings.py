@@ -2,6 +2,7 @@
 
 import pytest
 
+from workers.__main__ import node_name
 from workers.process.celery_app import celery_url
 from workers.store.keys import InvalidBroker, checked_broker, redacted
 from workers.store.process_settings import from_environment
@@ -63,3 +64,9 @@ def test_a_worker_refuses_a_number_that_is_none(value):
 
 def test_a_password_among_the_parameters_of_an_address_is_not_shown_either():
     assert redacted("unix:///s?db=1&password=s3cret") == "unix:///s?db=1&password=***"
+
+
+def test_flower_tells_workers_of_one_host_name_and_process_number_apart():
+    one, other = node_name("host:7-aaaa"), node_name("host:7-bbbb")
+    assert one.startswith("uplift-7-aaaa@")
+    assert other.startswith("uplift-7-bbbb@")

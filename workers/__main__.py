@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
@@ -26,7 +25,6 @@ def main(log_level: str = "warning") -> None:
     tune_interpreter()
     from celery import signals
     from celery.exceptions import SecurityWarning
-    from celery.utils.nodenames import gethostname, nodename
 
     from workers.process.bootsteps import Watchdog
     from workers.process.celery_app import worker_app
@@ -47,8 +45,7 @@ def main(log_level: str = "warning") -> None:
     try:
         # Not `worker_main`: Celery's command line loads Flower and a shell, a quarter of the time a start takes.
         worker = app.Worker(
-            # Without the process id, two workers on one machine would be one to Flower and to `celery inspect`.
-            hostname=nodename(f"uplift-{os.getpid()}", gethostname()),
+            hostname=node_name(app.engine.name),
             loglevel=log_level,
             heartbeat_interval=5,
             without_gossip=True,
@@ -63,6 +60,13 @@ def main(log_level: str = "warning") -> None:
             _leave(engine)
     if Watchdog.broke_down and not asked.is_set():
         start_again("the worker broke down; starting it anew", worked=bool(engine and engine.done))
+
+
+def node_name(engine: str) -> str:
+    """What Flower and `celery inspect` call a worker; two of one name would be one to them."""
+    from celery.utils.nodenames import gethostname, nodename
+
+    return str(nodename(f"uplift-{engine.rpartition(':')[2]}", gethostname()))
 
 
 def _leave_in_time(app: App) -> None:

@@ -92,7 +92,8 @@ class Watch:
         state = store.state(self.run.run_id)
         if state is None:
             raise self._vanished()
-        if state.trouble:
+        artifacts = store.artifacts(self.run.run_id)
+        if state.trouble and artifacts is None:
             raise RunLost(
                 f"{state.trouble}; all records are kept: when that is mended, by an upgrade for example, "
                 f"go on without asking the model again, with: {self.resume}"
@@ -100,7 +101,6 @@ class Watch:
         progress = store.progress(self.run.run_id)
         if progress.recorded != self._recorded:
             self._recorded, self._progressed_at = progress.recorded, self.clock()
-        artifacts = store.artifacts(self.run.run_id)
         writable = artifacts is not None or self._takes_writes()
         stopping = self.stop()
         self._show(progress, stopping)

@@ -64,5 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         longest = max(seconds for its, seconds in stalls if its == lease)
         terminalreporter.write_line(f"      longest stall with leases of {lease:g} s: {longest:.1f} s")
     failed = [dict(report.user_properties) for report in reports if report.failed]
-    unended = [facts["schedule"] for facts in failed if not facts.get("violated")]
+    unended = [facts["schedule"] for facts in failed if "stall" not in facts]
     terminalreporter.write_line(f"      {len(unended):3} runs that did not end  {' '.join(unended)}")
+    stalled = [facts["schedule"] for facts in failed if "stall" in facts and not facts.get("violated")]
+    terminalreporter.write_line(f"      {len(stalled):3} runs that stalled too long  {' '.join(stalled)}")

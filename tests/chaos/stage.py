@@ -274,7 +274,7 @@ class Stage:
             seen, since = self.recorded(), time.monotonic()
             while not over.wait(0.1) and not self.has_ended():
                 longest[0] = max(longest[0], time.monotonic() - since)
-                if (now := self.recorded()) != seen:
+                if (now := self.recorded()) != seen or now < 0:  # it counts from when the server answers
                     seen, since = now, time.monotonic()
 
         thread = threading.Thread(target=look)

@@ -226,9 +226,9 @@ class Attempt:
         run, model = self._run, self._question.model
         if answer.hopeless:
             why = await run.breaker.failed(model, answer.error or "")
-            if why is not None:
+            # What began before a resume says nothing of the run as it goes on.
+            if why is not None and await run.claims.halt(self._claim.generation, "hopeless", why):
                 run.halted.set()
-                await run.claims.halt("hopeless", why)
         elif answer.outcome is None and not is_simulated(model):
             await run.breaker.answered(model)
 
@@ -334,7 +334,7 @@ class Attempt:
 
     async def store(self, record: AttemptRecord, bill: Bill) -> int:
         """Store the record, which ends the claim; returns 1 where it counts, and 0 where another one does."""
-        large = record.completion is not None and len(record.completion.text) > LARGE_CHARACTERS
+        large = _characters(record) > LARGE_CHARACTERS
         record, payload = await asyncio.to_thread(_packed, record) if large else _packed(record)
         finished = Finished(
             index=self._index,
@@ -398,6 +398,15 @@ def without_content(record: AttemptRecord, error: str) -> AttemptRecord:
             "completion": record.completion.model_copy(update=no_text) if record.completion else None,
         }
     )
+
+
+def _characters(record: AttemptRecord) -> int:
+    """About how much text a record has: what the model said, and what judges said of it."""
+    said = len(record.completion.text) if record.completion else 0
+    for judgment in record.judgments:
+        said += len(judgment.details) + sum(map(len, judgment.matched)) + sum(map(len, judgment.missed))
+        said += sum(len(criterion.name) for criterion in judgment.criteria)
+    return said + len(record.details or "") + len(record.error or "")
 
 
 def _grade(judgment: Judgment) -> dict[str, Any]:

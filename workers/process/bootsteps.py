@@ -19,7 +19,7 @@ from workers.process.engine import Engine, too_often
 from workers.process.heartbeat import BEAT_SECONDS, silent_beats, start_again
 from workers.rounds.mend import LOOK_SECONDS, STANDBY_SECONDS, Mender
 from workers.store.keys import FINISH, waiting_keys
-from workers.store.redis_client import AWAY, connect
+from workers.store.redis_client import connect, is_away
 from workers.store.run_store import OtherVersion, Store
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,8 @@ class Mending(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
                 pause = LOOK_SECONDS if mender.look() and mender.busy else STANDBY_SECONDS
             # Whatever it was, the next look may be better; a dead thread would mend nothing.
             except Exception as problem:
-                mender.forget()
+                if is_away(problem):
+                    mender.forget()
                 log.warning("mending was interrupted: %s", problem)
         with suppress(redis.RedisError):
             mender.resign()
@@ -236,7 +237,7 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
         except Exception as problem:
             run_id = args[0] if args else "?"
             log.exception("finishing run %s failed; it will be tried again", run_id, extra={"run": run_id})
-            if not isinstance(problem, AWAY) and too_often(self._app.engine, args[0], "finish", problem):
+            if not is_away(problem) and too_often(self._app.engine, args[0], "finish", problem):
                 trouble = f"finishing failed: {type(problem).__name__}: {problem}"[:500]
                 Store(self._app.engine.client).set_trouble(args[0], args[1], trouble)
         finally:

@@ -36,7 +36,7 @@ from workers.store.keys import (
     with_authority,
 )
 from workers.store.process_settings import ProcessSettings, from_environment
-from workers.store.redis_client import AWAY
+from workers.store.redis_client import is_away
 from workers.store.run_store import OtherVersion
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
     try:
         return run_alone(batch, engine) if batch.quarantine else engine.run_batch(batch)
-    except (Drained, OtherVersion, *AWAY):
+    except (Drained, OtherVersion):
         raise
     except Exception as problem:
         name = f"batch {batch.round} {batch.indexes[0]}"
-        if not too_often(engine, batch.run_id, name, problem):
+        if is_away(problem) or not too_often(engine, batch.run_id, name, problem):
             raise
         why = storable(
             f"given up after {MOST_HAND_BACKS} tries: {type(problem).__name__}: {problem}"[:MAX_WHY]
@@ -69,9 +69,11 @@ def _ran(batch: Batch, engine: Engine) -> int:
     log.error("batch of run %s is %s", batch.run_id, why, extra={"run": batch.run_id})
     try:
         return engine.run_batch(batch, give_up=why)
-    except (Drained, *AWAY):
+    except Drained:
         raise
-    except Exception:  # the next round tries what has no record, and there are only so many rounds
+    except Exception as problem:  # the next round tries what has no record, and there are only so many rounds
+        if is_away(problem):
+            raise
         log.exception("batch of run %s is left out", batch.run_id, extra={"run": batch.run_id})
         return 0
 

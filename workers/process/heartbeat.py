@@ -80,7 +80,10 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._unanswered = 0
         # What was added first is done first; a monotonic time of 0 is long past.
-        self._duties: dict[Duty, _Schedule] = {self._renew: _Schedule(self.seconds, 0.0)}
+        self._duties: dict[Duty, _Schedule] = {
+            self._ask_loop: _Schedule(self.seconds, 0.0),
+            self._renew: _Schedule(self.seconds, 0.0),
+        }
         self._thread = threading.Thread(target=self._run, name="uplift-heartbeat", daemon=True)
         self.leave: Callable[[str], None] = hang_up
 
@@ -113,21 +116,29 @@ class Heartbeat:
             schedule.due = now + schedule.seconds
             try:
                 duty(client)
-            # A missed beat is mended by the next one; a dead thread would be mended by nobody.
+            # A missed beat is tried again soon: claims must be renewed before others find that they ran out.
             except Exception as problem:
                 log.warning("missed a beat: %s", problem)
+                schedule.due = min(schedule.due, time.monotonic() + BEAT_SECONDS)
                 if isinstance(problem, AWAY):
                     return  # the claims come first again, before anything else waits for this server
 
     def _renew(self, client: redis.Redis) -> None:
-        self._ask_loop(silent_beats(self.seconds))
+        refused: redis.ResponseError | None = None
         for run_id, held in self._engine.held().items():
-            lease(client, run_id, held, self._engine.settings.lease_seconds)
+            try:
+                lease(client, run_id, held, self._engine.settings.lease_seconds)
+            except (
+                redis.ResponseError
+            ) as problem:  # of this run, perhaps; the others' claims are renewed all the same
+                refused = problem
         if self._public:
             sign_of_life(client, self._engine.name, self._engine.about())
+        if refused is not None:
+            raise refused
 
-    def _ask_loop(self, most: int) -> None:
-        if self._unanswered > most and not self._stopped.is_set():
+    def _ask_loop(self, _: redis.Redis) -> None:
+        if self._unanswered > silent_beats(self.seconds) and not self._stopped.is_set():
             self.leave("the loop of this worker hangs; its attempts will be given to somebody else")
         self._unanswered += 1
         with suppress(RuntimeError):  # the loop was closed in this very moment: we are leaving

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 
+import redis
+
 from workers.process.engine import Batch, Drained, Engine
 from workers.process.logs import JsonLines, is_json, write_json
-from workers.rounds.child_process import leave_with_parent
+from workers.rounds.child_process import TRY_AGAIN, leave_with_parent
 from workers.store.process_settings import from_environment
+from workers.store.redis_client import is_away
 
 HANDED_BACK = 77
 LOOK_SECONDS = 0.2
@@ -62,6 +65,8 @@ def _in_a_child(batch: Batch, worker: Engine) -> int:
         out = child.stdout.read() if child.stdout is not None else b""
     if child.returncode == HANDED_BACK:
         raise Drained
+    if child.returncode == TRY_AGAIN:
+        raise redis.ConnectionError("the server was away, or refused to write")
     if child.returncode:
         raise Died(f"attempt {batch.indexes} of run {batch.run_id} ended its process ({child.returncode})")
     return int(out)
@@ -79,6 +84,10 @@ def main(message: str, *log_format: str) -> None:
     except Drained:
         leaving.join(DROP_SECONDS)  # it drops the claim and ends the process
         raise SystemExit(HANDED_BACK) from None
+    except Exception as problem:
+        if not is_away(problem):
+            raise
+        raise SystemExit(TRY_AGAIN) from problem
     engine.close()
     sys.stdout.write(str(stored))
 

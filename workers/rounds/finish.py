@@ -20,7 +20,7 @@ from aggregate.records.run_info import RunInfo, Status
 from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, run_module, tune_interpreter
 from workers.rounds.publish import next_end, publish_round, waves
 from workers.store.process_settings import ProcessSettings, from_environment
-from workers.store.redis_client import connect
+from workers.store.redis_client import connect, is_away
 from workers.store.run_store import State, Store, StoredRun, weak_baseline
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun, generation
         return False
     stop = bool(json.loads(looked.stdout).get("stop"))
     if stop:
-        store.halt(run.run_id, "decided")
+        store.halt(run.run_id, "decided", generation)
     return stop
 
 
@@ -182,6 +182,8 @@ def aggregate_here(run_id: str, generation: int) -> int:
             info = ended(store, run_id, state)
             store.put_artifacts(run_id, generation, build.build(info, store.records(run_id)))
     except redis.RedisError as problem:
+        if not is_away(problem):
+            raise
         sys.stderr.write(f"{problem}\n")
         return TRY_AGAIN
     return 0
@@ -197,6 +199,8 @@ def look_here(run_id: str) -> int:
         info = store.info(run_id)
         attempts = frames.collect(store.records(run_id), info.tasks).attempts
     except redis.RedisError as problem:
+        if not is_away(problem):
+            raise
         sys.stderr.write(f"{problem}\n")
         return TRY_AGAIN
     stop, reason = sequential.settled(info, attempts)

@@ -20,7 +20,7 @@ import redis
 
 from workers.rounds.publish import publish_batches, send_finish
 from workers.store.keys import MENDER, PROTOCOL, QUARANTINE, UNACKED, UNACKED_INDEX, script, waiting_keys
-from workers.store.redis_client import held_messages, versions, workers
+from workers.store.redis_client import held_messages, is_away, versions, workers
 from workers.store.run_store import Look, OtherVersion, Store, UnknownRun
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 STANDBY_SECONDS = 3.0  # between two looks where nothing is to be mended, or somebody else does
 ELECTED_SECONDS = 5.0
-LONGEST_PAUSE = 30.0
 UNSERVED_SECONDS = 60.0
 TOUCH_SECONDS = 3600.0
 _PAGE = 500
@@ -99,6 +98,10 @@ class Mender:
                 self._store.refuse(run_id, self.name)
                 if {str(beat["name"]) for beat in _able(look, beats)} - {self.name}:
                     return self._step_aside()
+            except Exception as problem:  # one odd run must not keep all others from being mended
+                if is_away(problem):
+                    raise
+                self._store.leave_out(run_id, problem)
         self._put_back_orphans()
         self._looked = self.clock()  # a look at many runs takes its time, and is no pause
         return True
@@ -122,8 +125,7 @@ class Mender:
 
     def resign(self) -> None:
         """Let another worker be elected at once."""
-        if self.client.get(MENDER) == self.name.encode():
-            self.client.delete(MENDER)
+        self._elect(keys=[MENDER], args=[self.name, 0])
 
     def _mend(self, run_id: str, look: Look) -> None:
         now = self.clock()
@@ -176,7 +178,7 @@ class Mender:
             publish_batches(self.app, run, number=look.round, indexes=sorted(lost), alone=alone)
             lost = frozenset()
         quiet.lost = lost
-        quiet.pause = self._search_seconds / 2 if lost else min(2 * quiet.pause, LONGEST_PAUSE)
+        quiet.pause = self._search_seconds / 2 if lost else self._search_seconds
 
     def _with_a_message(self, run_id: str, lane: str) -> set[int]:
         """The attempts of a run that some message asks for, waiting or taken."""

@@ -21,6 +21,9 @@ def backlog(client: redis.Redis) -> dict[str, int]:
             left = _waiting(store, store.manifest(run_id), look)
         except (UnknownRun, OtherVersion):  # deleted meanwhile, or another version's
             continue
+        except (ValueError, redis.ResponseError) as problem:
+            store.leave_out(run_id, problem)
+            continue
         if look.protocol == PROTOCOL:
             waiting += left
             under_way += look.in_flight

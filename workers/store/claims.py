@@ -35,7 +35,7 @@ class Claim:
 
     `deliveries` counts this start and all earlier ones, `errors` the earlier tries that ended in `error`;
     `wait_seconds` is what is left of another worker's claim. `full` means that the budget is reserved by attempts
-    that are in flight: what they really cost decides whether this one may start.
+    that are in flight: what they really cost decides whether this one may start. `generation` is the run's by then.
     """
 
     code: Code
@@ -43,6 +43,7 @@ class Claim:
     deliveries: int = 0
     errors: int = 0
     wait_seconds: float = 0.0
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class RunClaims:
         self._owner = owner
         self._lease_ms = int(lease_seconds * 1000)
         self._lease_keys = keys.ledger
+        self._note_keys = [keys.state, keys.artifacts]
         both = [*keys.ledger, keys.records, keys.errors]
         self._claim_keys = [*both, keys.deaths]
         self._store_keys = [*both, keys.counts, keys.failures]
@@ -178,9 +180,10 @@ class RunClaims:
                 await self._lease_script(keys=self._lease_keys, args=[drop, index, token])
                 self.asked.discard(token)
 
-    async def halt(self, halt: str, why: str) -> None:
-        """Let nothing more of the run start, unless it was halted or sealed before."""
-        await self._note_script(keys=self._lease_keys[:1], args=["", "halted", "halt", halt, "why", why])
+    async def halt(self, generation: int, halt: str, why: str) -> bool:
+        """Let nothing more of the run start, unless it was halted, sealed or resumed before."""
+        arguments: list[str | int] = [generation, "halted", "halt", halt, "why", why]
+        return bool(await self._note_script(keys=self._note_keys, args=arguments))
 
     async def settle(self) -> None:
         """Wait for everything that is on its way to the server."""
@@ -211,7 +214,8 @@ def _claim(answer: list[Any]) -> Claim:
         return Claim(code, wait_seconds=answer[4] / 1000)
     if len(answer) == 1:
         return Claim(code)
-    return Claim(code, token=answer[1], deliveries=answer[2], errors=answer[3])
+    generation = answer[4] if code == "go" else 0
+    return Claim(code, token=answer[1], deliveries=answer[2], errors=answer[3], generation=generation)
 
 
 def lease(client: redis.Redis, run_id: str, held: dict[int, int], seconds: float) -> int:

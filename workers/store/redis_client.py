@@ -29,9 +29,18 @@ AWAY = (redis.ConnectionError, redis.TimeoutError)
 # Refusals that pass: a disk that is full, memory that is used up, a primary that is being replaced. Inside a script
 # old servers put them in the middle of their message, where the client does not recognize them.
 _FOR_A_WHILE = re.compile(r"\b(MISCONF|OOM|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
+_FULL_OR_REPLACED = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
 _REFUSED_SECONDS = 2.0
 OLDEST = (6, 2)  # an older one refuses commands that workers send again and again: a run would never begin
 WANTED = "6.2 or later"
+
+
+def is_away(problem: BaseException | None) -> bool:
+    """Whether this, or what caused it, only says that the server is away or refuses for a while: nobody's fault."""
+    if problem is None:
+        return False
+    refused = isinstance(problem, redis.ResponseError) and _FOR_A_WHILE.search(str(problem))
+    return bool(refused) or isinstance(problem, (*AWAY, *_FULL_OR_REPLACED)) or is_away(problem.__cause__)
 
 
 class UnusableServer(UpliftError):

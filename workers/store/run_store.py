@@ -7,6 +7,7 @@ claims.py. A run's keys expire WORKING_DAYS after the last sign of life, and KEE
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, RunInfo
 from judges.errors import UpliftError
 from workers.store import keys as names
+from workers.store.claims import MOST_BYTES
 from workers.store.keys import DAY_SECONDS, PROTOCOL, RUNS, WORKING_DAYS, WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, Task
 from workers.store.redis_client import UnusableServer
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
 
     from aggregate.artifact.model import Artifact
 
+log = logging.getLogger(__name__)
+
 KEEP_DAYS = 2
 MAX_TRIES = 3
 COMPRESSED_BYTES = 1000
 _PAGE = 500
+_FIRST_PAGE = 2
 
 _Field = bytes | bytearray | memoryview | str | int | float
 
@@ -162,6 +167,7 @@ class Store:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
+        self._odd: set[str] = set()
 
     def put_bundle(self, digest: str, data: bytes) -> None:
         self.client.set(names.bundle(digest), data, ex=WORKING_SECONDS)
@@ -185,7 +191,7 @@ class Store:
         self._put_pages(keys.tasks, enumerate(map(pack_task, tasks)))
         state: dict[_Field, _Field] = {"generation": 0, "halt": "", "sealed": 0, "created": repr(time.time())}
         state["protocol"] = PROTOCOL
-        state.update(self._put_cached(pipe, keys, manifest, info, cached))
+        state.update(self._put_cached(keys, manifest, info, cached))
         if manifest.budget_usd is not None:
             state["budget"] = repr(manifest.budget_usd)
         pipe.hset(keys.state, mapping=state)
@@ -195,25 +201,22 @@ class Store:
         return StoredRun(manifest, info)
 
     def _put_cached(
-        self,
-        pipe: Pipeline,
-        keys: Keys,
-        manifest: Manifest,
-        info: RunInfo,
-        cached: Mapping[int, AttemptRecord],
+        self, keys: Keys, manifest: Manifest, info: RunInfo, cached: Mapping[int, AttemptRecord]
     ) -> dict[_Field, _Field]:
         """Write records that are there already; returns what the state tells of a baseline that may be too weak."""
         arms, units = manifest.grid.arms, manifest.grid.units
         # What is there was left by a producer that died in this very place.
-        pipe.delete(keys.records, keys.counts, keys.failures)
-        failures: Counter[int] = Counter()
-        for index, record in cached.items():
-            pipe.hset(keys.records, str(index), pack(record))
-            pipe.hincrby(keys.counts, f"{index % arms} {record.outcome}", 1)
-            if record.arm == BASELINE and record.outcome in ("failed", "timeout"):
-                failures[index % units] += 1
-        if failures:
-            pipe.hset(keys.failures, mapping={str(unit): count for unit, count in failures.items()})
+        self.client.delete(keys.records, keys.counts, keys.failures)
+        self._put_pages(keys.records, ((index, pack(record)) for index, record in cached.items()))
+        counts = Counter(f"{index % arms} {record.outcome}" for index, record in cached.items())
+        failures = Counter(
+            index % units
+            for index, record in cached.items()
+            if record.arm == BASELINE and record.outcome in ("failed", "timeout")
+        )
+        for key, numbers in ((keys.counts, counts), (keys.failures, failures)):
+            if numbers:
+                self.client.hset(key, mapping={str(name): number for name, number in numbers.items()})
         if not info.baseline_must_pass:
             return {}
         baseline = [arm.name for arm in manifest.arms].index(BASELINE)
@@ -230,8 +233,14 @@ class Store:
 
     def _put_pages(self, key: str, numbered: Iterable[tuple[int, bytes]]) -> None:
         """Write values by number into a hash, some at a time: all at once may be more than a server takes."""
-        pages = iter(numbered)
-        while page := dict[_Field, _Field](islice(pages, _PAGE)):
+        page, size = dict[_Field, _Field](), 0
+        for number, data in numbered:
+            if page and (len(page) == _PAGE or size + len(data) > MOST_BYTES):
+                self.client.hset(key, mapping=page)
+                page, size = {}, 0
+            page[number] = data
+            size += len(data)
+        if page:
             self.client.hset(key, mapping=page)
 
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
@@ -273,19 +282,24 @@ class Store:
         return data
 
     def tasks(self, run: StoredRun) -> Iterator[Task]:
-        run_id, keys, count = run.run_id, Keys(run.run_id), run.manifest.task_count
-        for start in range(0, count, _PAGE):
-            fields = [str(number) for number in range(start, min(start + _PAGE, count))]
-            for data in cast("list[bytes | None]", self.client.hmget(keys.tasks, fields)):
-                if data is None:
-                    raise UnknownRun(f"run {run_id!r} has lost tasks; the server was flushed or evicted keys")
-                try:
-                    task = Task.model_validate_json(zlib.decompress(data))
-                except (zlib.error, ValidationError):
-                    raise UnknownRun(
-                        f"run {run_id!r} has a task that cannot be read; start it again"
-                    ) from None
-                yield task
+        run_id = run.run_id
+        for _, data in self._values(Keys(run_id).tasks, map(str, range(run.manifest.task_count))):
+            if data is None:
+                raise UnknownRun(f"run {run_id!r} has lost tasks; the server was flushed or evicted keys")
+            try:
+                task = Task.model_validate_json(zlib.decompress(data))
+            except (zlib.error, ValidationError):
+                raise UnknownRun(f"run {run_id!r} has a task that cannot be read; start it again") from None
+            yield task
+
+    def _values(self, key: str, fields: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Values of a hash, as many at a time as come to about MOST_BYTES, going by those before."""
+        rest, count = iter(fields), _FIRST_PAGE
+        while page := list(islice(rest, count)):
+            values = cast("list[bytes | None]", self.client.hmget(key, page))
+            yield from zip(page, values, strict=True)
+            size = sum(len(value or b"") for value in values)
+            count = max(1, min(_PAGE, 4 * count, MOST_BYTES * count // max(1, size)))
 
     def state(self, run_id: str) -> State | None:
         fields = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).state))
@@ -325,8 +339,10 @@ class Store:
 
     def indexed_records(self, run_id: str) -> Iterator[tuple[int, AttemptRecord]]:
         """Stream all records, each with the index of its attempt, in the server's order."""
-        for index, data in self.client.hscan_iter(Keys(run_id).records, count=_PAGE):
-            yield int(index), unpack(cast("bytes", data))
+        key = Keys(run_id).records
+        for index, data in self._values(key, cast("list[str]", self.client.hkeys(key))):
+            if data is not None:
+                yield int(index), unpack(data)
 
     def set_published(self, run_id: str, generation: int, end: int) -> None:
         self._note(run_id, generation, "sealed", published=end)
@@ -362,6 +378,13 @@ class Store:
         pipe.hset(keys.state, "tries", max(counts, default=0))
         pipe.execute()
 
+    def leave_out(self, run_id: str, problem: Exception) -> None:
+        """Say once that something is odd about a run, which must hold up no other."""
+        if run_id not in self._odd:
+            self._odd.add(run_id)
+            words = "run %s is left out, something is wrong with it: %s: %s"
+            log.warning(words, run_id, type(problem).__name__, problem, extra={"run": run_id})
+
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
         run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
@@ -375,27 +398,20 @@ class Store:
             pipe.zcount(keys.claims, seconds * 1000, "+inf")
             pipe.exists(keys.finishing)
             pipe.smembers(keys.refused)
-        answers = iter(pipe.execute())
+        answers = iter(pipe.execute(raise_on_error=False))
         looks = {}
-        for run_id, state, artifacts, recorded, in_flight, finishing, refused in zip(
-            run_ids, *[answers] * 6, strict=True
-        ):
-            protocol, generation, number, halt, sealed, published, trouble = (value or b"" for value in state)
-            if not generation:
-                self.client.zrem(RUNS, run_id)
-            elif not artifacts and not trouble and halt != b"paused":
-                looks[run_id] = Look(
-                    int(protocol or 1),
-                    int(generation),
-                    int(number or 1),
-                    halt.decode(),
-                    sealed == b"1",
-                    int(published or 0),
-                    recorded,
-                    in_flight,
-                    bool(finishing),
-                    frozenset(name.decode() for name in refused),
-                )
+        for run_id, *of_run in zip(run_ids, *[answers] * 6, strict=True):
+            try:
+                for answer in of_run:
+                    if isinstance(answer, Exception):
+                        raise answer
+                if not of_run[0][1]:
+                    unlist = self.client.register_script(script("unlist"))
+                    unlist(keys=[RUNS, Keys(run_id).state], args=[run_id])
+                elif (look := _look(*of_run)) is not None:
+                    looks[run_id] = look
+            except (ValueError, redis.ResponseError) as problem:
+                self.leave_out(run_id, problem)
         return looks
 
     def missing(self, manifest: Manifest, look: Look) -> list[int]:
@@ -420,16 +436,23 @@ class Store:
     @contextmanager
     def finishing(self, run_id: str, lease_seconds: float) -> Iterator[bool]:
         """Be the one process that ends a round of the run; the value is False where another one is."""
-        key, mine, over = Keys(run_id).finishing, os.urandom(8).hex(), threading.Event()
-        if not self.client.set(key, mine, nx=True, px=int(lease_seconds * 1000)):
+        mine, over, elect = (
+            os.urandom(8).hex(),
+            threading.Event(),
+            self.client.register_script(script("elect")),
+        )
+
+        def ask(seconds: float) -> bool:
+            return bool(elect(keys=[Keys(run_id).finishing], args=[mine, int(seconds * 1000)]))
+
+        if not ask(lease_seconds):
             yield False
             return
 
         def renew() -> None:
             while not over.wait(lease_seconds / 4):
                 with suppress(redis.RedisError):
-                    if self.client.get(key) == mine.encode():
-                        self.client.pexpire(key, int(lease_seconds * 1000))
+                    ask(lease_seconds)
 
         thread = threading.Thread(target=renew, name="uplift-finishing", daemon=True)
         thread.start()
@@ -437,9 +460,9 @@ class Store:
             yield True
         finally:
             over.set()
+            thread.join()  # or it might ask once more afterwards
             with suppress(redis.RedisError):
-                if self.client.get(key) == mine.encode():
-                    self.client.delete(key)
+                ask(0)
 
     def run_workers(self, run_id: str) -> list[str]:
         """Every worker process that took part in a run, as host:pid."""
@@ -451,16 +474,19 @@ class Store:
         deaths = cast("dict[bytes, bytes]", self.client.hgetall(Keys(run_id).deaths))
         return {int(index) for index, count in deaths.items() if int(count) >= 2}
 
-    def halt(self, run_id: str, why: Halt) -> bool:
-        """Stop new attempts, or let them go on with ""; False when the run is over already."""
-        return self._note(run_id, None, "sealed", halt=why)
+    def halt(self, run_id: str, why: Halt, generation: int | None = None) -> bool:
+        """Stop new attempts; False when the run is over already, or was resumed since `generation`.
+
+        Whoever cancels has the last word; all others come too late where a run is halted.
+        """
+        return self._note(run_id, generation, "sealed" if why == "cancelled" else "halted", halt=why)
 
     def _note(self, run_id: str, generation: int | None, until: str, **fields: str | int) -> bool:
         """Write into a run's state, unless it is gone or was resumed since that generation; see note.lua."""
-        note = self.client.register_script(script("note"))
+        note, keys = self.client.register_script(script("note")), Keys(run_id)
         pairs = [value for pair in fields.items() for value in pair]
         asked = "" if generation is None else generation
-        return bool(note(keys=[Keys(run_id).state], args=[asked, until, *pairs]))
+        return bool(note(keys=[keys.state, keys.artifacts], args=[asked, until, *pairs]))
 
     def set_budget(self, run: StoredRun, usd: float) -> StoredRun:
         """Give a run another budget, for going on with it."""
@@ -524,7 +550,7 @@ class Store:
 
     def set_trouble(self, run_id: str, generation: int, trouble: str) -> None:
         """Say why a run cannot go on, for whoever watches it."""
-        self._note(run_id, generation, "over", trouble=trouble)
+        self._note(run_id, generation, "ended", trouble=trouble)
 
     def set_warning(self, run_id: str, generation: int, warning: str) -> None:
         """Say what went wrong in a run that goes on, for its artifact."""
@@ -554,6 +580,32 @@ class Store:
     def delete(self, run_id: str) -> None:
         self.client.delete(*Keys(run_id).all())
         self.client.zrem(RUNS, run_id)
+
+
+def _look(
+    state: list[bytes | None],
+    artifacts: int,
+    recorded: int,
+    in_flight: int,
+    finishing: int,
+    refused: set[bytes],
+) -> Look | None:
+    """What the server answered of a run; None for one that is over, or waits for a person."""
+    protocol, generation, number, halt, sealed, published, trouble = (value or b"" for value in state)
+    if artifacts or trouble or halt == b"paused":
+        return None
+    return Look(
+        int(protocol or 1),
+        int(generation),
+        int(number or 1),
+        halt.decode(),
+        sealed == b"1",
+        int(published or 0),
+        recorded,
+        in_flight,
+        bool(finishing),
+        frozenset(name.decode() for name in refused),
+    )
 
 
 def weak_baseline(run: StoredRun, state: State) -> str | None:

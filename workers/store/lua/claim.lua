@@ -4,12 +4,12 @@
 -- ARGV: lease ms, round, quarantine (0/1), estimate, unseen (0/1: nobody here has seen what the model costs, so the
 --       estimate is the most it may be), owner, index...
 -- An owner that asks again for what it holds gets the same token: its first answer was lost on the way.
--- For each index it returns {code, token, deliveries, errors, wait ms}:
+-- For each index it returns {code, token, deliveries, errors, wait ms or, of go, the run's generation}:
 --   go, final, held, halted, quarantine, poison, full, budget (see Claim in claims.py)
 local now, RECORDS, ERRORS, DEATHS = milliseconds(), unpack(KEYS, 6, 8)
 local lease, round, quarantine = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local estimate, unseen, me = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6]
-local state = redis.call('HMGET', STATE, 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed')
+local state = redis.call('HMGET', STATE, 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed', 'generation')
 local gone = state[1] == false and state[2] == false
 local halted = gone or (state[1] and state[1] ~= '') or state[2] == '1'
 local budget = tonumber(state[3] or '')
@@ -34,6 +34,10 @@ local function live_reserves()
   return sum
 end
 
+local function go(token, deaths, errors)
+  return {'go', token, 1 + deaths + errors, errors, tonumber(state[7] or 0)}
+end
+
 local function claim(index)
   if halted then return {'halted'} end
   local errors = 0
@@ -48,7 +52,7 @@ local function claim(index)
   local expiry = tonumber(redis.call('ZSCORE', CLAIMS, index) or 0)
   if expiry > 0 then
     local token, reserve, owner = holder(index)
-    if expiry > now and owner == me then return {'go', tonumber(token), 1 + deaths + errors, errors} end
+    if expiry > now and owner == me then return go(tonumber(token), deaths, errors) end
     if expiry > now then return {'held', 0, 0, 0, expiry - now} end
     -- The holder vanished: its lease ran out and it stored nothing.
     deaths = redis.call('HINCRBY', DEATHS, index, 1)
@@ -79,7 +83,7 @@ local function claim(index)
   local token = redis.call('HINCRBY', STATE, 'token', 1)
   hold(index, token, reserve, me, now + lease)
   reserved = reserved + reserve
-  return {'go', token, 1 + deaths + errors, errors}
+  return go(token, deaths, errors)
 end
 
 for i = 7, #ARGV do answers[i - 6] = claim(ARGV[i]) end

@@ -2,6 +2,7 @@
 --
 -- KEYS: those of ledger.lua    ARGV: lease ms (0: drop; -1: drop what no model was asked for), then index, token pairs
 -- Returns how many were still ours.
+redis.call('ZREM', CLAIMS, '') -- a full server lets a script go on whose first write needs no room
 local now, lease, ours = milliseconds(), tonumber(ARGV[1]), 0
 for i = 2, #ARGV, 2 do
   local index, token = ARGV[i], ARGV[i + 1]

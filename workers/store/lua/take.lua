@@ -6,6 +6,7 @@
 -- ARGV: now (seconds), how many there is room for, seconds after which a worker is not alive, the message at hand, its
 --       lane, then the lanes in the order of their lists
 -- Returns each message, and its lane after it; of one that cannot be read, which is not noted, the lane is empty.
+redis.call('HDEL', KEYS[1], '') -- a full server lets a script go on whose first write needs no room: nothing gets lost
 local lanes = math.max(1, #ARGV - 5) -- none where a worker leaves; a step of 0 would never end
 local answers, lengths, waiting = {}, {}, 0
 
