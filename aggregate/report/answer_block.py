@@ -15,7 +15,7 @@ from rich.text import Text
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
 from aggregate.report.charts import axis
-from aggregate.report.source import CANDIDATES, candidate_row, ranked
+from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, worst_cause
 from aggregate.text.formats import counted, duration, level_text, plain, points, rate, shown
 
 MOST_LINES = 15
@@ -89,13 +89,17 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     """One table, best first: each with its own rate, difference, interval and answer."""
     ordered = ranked(artifacts)
     best = answer_of(ordered[0])
+    was_run = any(artifact.was_run for artifact in ordered)
+    fake = " (simulated)" if best.simulated and was_run else ""
     named = max(9, *(len(plain(artifact.name, _NAME)) for artifact in artifacts))
-    rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first", "bold")]
-    rows += [_row(text, width) for text in _shared(best)]
+    rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first{fake}", "bold")]
+    if was_run:
+        rows += [_row(text, width) for text in _shared(best)]
     head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
         CANDIDATES[0].lower(), named, *map(str.lower, CANDIDATES[1:])
     )
-    rows.append(Text(head, "bold"))
+    if any(answer_of(artifact).line("rates") for artifact in ordered):
+        rows.append(Text(head, "bold"))
     for artifact in ordered:
         answer = answer_of(artifact)
         name, share, difference, between, said = candidate_row(artifact)
@@ -104,17 +108,17 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
             left += f"{share:>9} {difference:>7} {between:>16}  "
         room = max(width - len(left) - 1, 20)
         rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
-    told = [answer_of(artifact) for artifact in ordered]
-    worst = next((line for one in told if (line := one.line("diagnosis"))), None)
-    rows += [_row(worst.text, width, "yellow")] if worst else []
-    return rows + next((found for one in told if (found := _next(one.next, width))), [])
+    if worst := worst_cause(ordered):
+        rows.append(_row(worst, width, "yellow"))
+    return rows + _next(next_of(ordered), width)
 
 
 def _shared(best: RunAnswer) -> Iterator[str]:
     """What holds for all candidates of a run: what they are compared with, and how sure their intervals are."""
     what, ranges = best.line("what"), best.line("ranges")
     if what is not None:
-        yield f"against {what.text.partition(' against ')[2]}"
+        _, against, rest = what.text.rpartition(" against ")
+        yield f"against {rest}" if against else f"each alone · {rest.partition(' · ')[2]}"
     if ranges is not None:
         level = level_text(ranges.figure("level") or 0.0)
         passed = shown(best.figure("rates", "baseline"), rate)

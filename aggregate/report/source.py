@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
-from aggregate.artifact.answer import answer_of, attempts_each
+from aggregate.artifact.answer import answer_of, state_words
 from aggregate.artifact.model import (
     MEASURES,
     AnswerLine,
@@ -18,9 +18,11 @@ from aggregate.artifact.model import (
     Artifact,
     Bounds,
     CandidateResult,
+    CauseCode,
     CommonError,
     CostRatio,
     GroupNumbers,
+    NextStep,
     TaskChange,
     TaskResult,
 )
@@ -168,16 +170,18 @@ ROWS: tuple[TableRow, ...] = (
 )
 
 
-_STATES = ["better", "no_worse", "nothing_to_learn", "cannot_tell", "worse", "alone"]
+_COMPARED = ["better", "no_worse", "nothing_to_learn", "cannot_tell", "worse"]
+_STATES = [*_COMPARED, "alone", "cancelled", "no_result", "skipped"]
 
 
 def ranked(artifacts: Iterable[Artifact]) -> list[Artifact]:
-    """Candidates in the order of tables: better ones first, those without a result last."""
+    """Candidates in the order of tables: better ones first, those without a result last, by their ranking's score."""
 
-    def place(artifact: Artifact) -> tuple[int, float, str]:
+    def place(artifact: Artifact) -> tuple[int, float, float, str]:
         state = answer_of(artifact).state
-        known = _STATES.index(state) if state in _STATES else len(_STATES)
-        return known, -(artifact.attempt_delta or 0.0), artifact.name
+        gain = (artifact.attempt_delta if state in _COMPARED else artifact.execution_pass_rate) or 0.0
+        told = gain if state in _COMPARED or state == "alone" else 0.0
+        return _STATES.index(state), -told, -(artifact.candidate_score or 0.0), artifact.name
 
     return sorted(artifacts, key=place)
 
@@ -192,11 +196,37 @@ def candidate_row(artifact: Artifact) -> tuple[str, str, str, str, str]:
         shown(answer.figure("rates", name), how)
         for name, how in (("candidate", rate), ("difference", points), ("low", points), ("high", points))
     )
-    where = " here" if answer.scope == "exactly_this_suite" else ""
     closed = f", gate {answer.gate}" if answer.gate in ("fail", "error") else ""
     why = answer.line("why")
-    said = answer.state.replace("_", " ") + where + closed + (f": {why.text}" if why else "")
+    said = state_words(answer) + closed + (f": {why.text}" if why else "")
+    if answer.state == "alone":
+        said = f"{said}: {answer.headline.partition(': ')[2]}"
     return artifact.name, share, difference, f"{low} to {high}" if low != MISSING else MISSING, said
+
+
+def candidate_text(artifact: Artifact) -> str:
+    """A candidate's row where there is no table."""
+    _, share, difference, interval, said = candidate_row(artifact)
+    if answer_of(artifact).line("rates") is None:
+        return said
+    return f"{share} of attempts, {difference} points ({interval}): {said}"
+
+
+def next_of(artifacts: Iterable[Artifact]) -> NextStep:
+    """What to do next after several candidates: what the first of them says that says something."""
+    steps = (answer_of(artifact).next for artifact in artifacts)
+    return next((step for step in steps if step.text), NextStep())
+
+
+def worst_cause(artifacts: Iterable[Artifact]) -> str:
+    """The worst cause of all candidates, with its candidate's name; empty without any."""
+    codes = get_args(CauseCode)
+    told = [(codes.index(one.diagnosis[0].code), one) for one in artifacts if one.diagnosis]
+    if not told:
+        return ""
+    _, artifact = min(told, key=lambda entry: entry[0])
+    cause = artifact.diagnosis[0]
+    return f"careful, {plain(artifact.name, 40)}: {cause.text}; {cause.remedy}"
 
 
 def line_text(line: AnswerLine) -> str:
@@ -229,7 +259,7 @@ def view(artifact: Artifact) -> dict[str, Any]:
             filter(None, (f"This run cost: {sentences.bill(artifact)}.", sentences.bought(artifact)))
         ),
         "consistency": consistency(artifact),
-        "warnings": _warnings(artifact),
+        "warnings": notes(artifact),
     }
 
 
@@ -312,7 +342,8 @@ def _facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("Made", plain(artifact.created_at or "", 40).replace("T", " ").replace("Z", " UTC")),
         (
             "Model" if len(artifact.models) == 1 else "Models",
-            ", ".join(plain(model, _NAME) for model in artifact.models),
+            (len(artifact.models) > 1 and sentences.models_named(artifact))
+            or ", ".join(plain(model, _NAME) for model in artifact.models),
         ),
         ("Took", duration(wall) if wall is not None else ""),
     ]
@@ -356,7 +387,7 @@ def metrics(artifact: Artifact, always: tuple[str, ...] = ()) -> list[tuple[str,
 
 
 def _label(row: TableRow, artifact: Artifact) -> str:
-    each = attempts_each(artifact)
+    each = sentences.attempts_each(artifact) or artifact.pass_k
     of = {"pass_rate": f" (any of {each})", "mean_cost_per_task": f" ({each} attempts)"}.get(row.metric, "")
     return row.label + of if each > 1 else row.label
 
@@ -385,7 +416,10 @@ def consistency(artifact: Artifact) -> list[dict[str, Any]]:
                 # Missing where judges look for nothing that has a name.
                 "overlap": None if (overlap := block.concept_overlap) is None else f"{overlap:.0f} %",
                 "range": shown(block.accuracy_range, lambda value: f"{value:.0f} points"),
-                "flaky": [(plain(task, _NAME), f"{spread:.0f}") for task, spread in ranges[:_LISTED_FLAKY]],
+                "flaky": [
+                    (plain(sentences.with_short_model(task, artifact), _NAME), f"{spread:.0f}")
+                    for task, spread in ranges[:_LISTED_FLAKY]
+                ],
                 "more": max(0, len(ranges) - _LISTED_FLAKY),
             }
         )
@@ -397,7 +431,8 @@ def errors(artifact: Artifact) -> list[tuple[str, CommonError]]:
     return [(arm, entry) for arm, entries in (artifact.errors or {}).items() for entry in entries]
 
 
-def _warnings(artifact: Artifact) -> list[str]:
+def notes(artifact: Artifact) -> list[str]:
+    """Errors and warnings; flaky tasks have a table."""
     return [
         *(
             f"Error in {plain(arm, 40)}, {entry.count}×: {plain(entry.message, 300)}"

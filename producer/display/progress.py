@@ -121,10 +121,10 @@ def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
             style = "green" if delta.low > 0 else "red" if delta.high < 0 else ""
             estimate, low, high = map(whole_points, delta)
             words = Text(f"{estimate} points", style=style)
-            words.append(f" ({low} to {high}, roughly, so far)", style="dim")
+            words.append(f" of attempts passed ({low} to {high}, roughly)", style="dim")
         if len(view.arms) > 2:
             words.append(f"  {plain(view.arms[arm], LONGEST_NAME)}")
-        yield "delta", words
+        yield "so far", words
 
 
 def _in_flight(view: View) -> Iterator[str]:
@@ -208,6 +208,8 @@ def delta_words(delta: Iterable[float]) -> str:
 
 def usd(amount: float) -> str:
     """Always as many digits for sums of about this size, so that nothing jumps."""
+    if amount <= 0:
+        return "$0"
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
@@ -328,7 +330,7 @@ def line(view: View) -> str:
     parts = [
         f"{view.progress.recorded}/{view.total} attempts",
         f"passing: {arms}",
-        f"delta {delta_words(deltas[0])}" if len(deltas) == 1 else "",
+        f"{delta_words(deltas[0])} points of attempts" if len(deltas) == 1 else "",
         f"{view.progress.in_flight} in flight",
         counted(view.workers, "worker"),
         _count(view.inside.retries, "retry", "retries"),
