@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from aggregate.artifact import sentences
 from aggregate.artifact.diagnosis import compared_rates, pairs, task_rates
@@ -73,7 +73,8 @@ def answer_of(artifact: Artifact) -> RunAnswer:
 def brief(artifacts: Sequence[Artifact]) -> str:
     """The answer in a few words for a list of runs; ! marks a suite that could not answer. Several are counted."""
     if len(artifacts) != 1:
-        counts = Counter(state_words(answer_of(artifact)) for artifact in artifacts)
+        answers = sorted(map(answer_of, artifacts), key=lambda one: get_args(AnswerState).index(one.state))
+        counts = Counter(map(state_words, answers))
         return ", ".join(f"{count} {words}" for words, count in counts.items())
     (artifact,) = artifacts
     answer = answer_of(artifact)
@@ -436,7 +437,9 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
     run, codes = artifact.run_id, artifact.reason_codes or []
     match state:
         case "skipped" if "below_threshold" in codes:
-            yield (f"to run it all the same, add --eval-threshold {artifact.candidate_score:g}",)
+            yield (
+                f"to run {artifact.candidate_id or 'it'} all the same, add --eval-threshold {artifact.candidate_score:g}",
+            )
         case "skipped" | "no_result" if not artifact.was_run:
             yield ("mend the candidate in the ranking, then run again",)
         case "cancelled":

@@ -107,8 +107,8 @@ def _rates(artifact: Artifact) -> Iterator[Cause]:
         text = f"{room} left to gain: the baseline passes {rate(rates[1])} of attempts"
         yield Cause(code="saturated", text=text, remedy="add harder tasks", values=values)
     elif max(rates) < near:
-        text = f"hardly a task can be passed: the candidate passes {rate(rates[0])} of attempts"
-        remedy = "does the judge ask for what the prompt asks for?"
+        text = f"hardly a task can be passed (candidate {rate(rates[0])} of attempts)"
+        remedy = "read a failed one: does its judge ask for what its prompt asks for?"
         yield Cause(code="floor", text=text, remedy=remedy, values=values)
 
 

@@ -56,14 +56,15 @@ def _one(answer: RunAnswer, width: int) -> list[Text]:
         if line.kind == "rates" and len(text := f"  {line.text}    {_bar(line)}") <= width:
             rows.append(Text(text.rstrip()))
         else:
-            rows.append(_row(line.text, width, "yellow" if line.kind in ("diagnosis", "warnings") else ""))
+            style = "yellow" if line.kind in ("diagnosis", "warnings") else ""
+            rows.append(_row(line.text, width, style, 3 if line.kind == "diagnosis" else 2))
     rows += _next(answer.next, width)
     return rows
 
 
-def _row(text: str, width: int, style: str = "") -> Text:
+def _row(text: str, width: int, style: str = "", most: int = 2) -> Text:
     """A line of the answer, on two rows where it is long; what is longer is cut."""
-    rows = textwrap.wrap(text, width - 4, max_lines=2, placeholder=" …", break_on_hyphens=False)
+    rows = textwrap.wrap(text, width - 4, max_lines=most, placeholder=" …", break_on_hyphens=False)
     return Text("\n    ".join([f"  {rows[0]}", *rows[1:]]) if rows else "", style)
 
 
@@ -103,13 +104,15 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     for artifact in ordered:
         answer = answer_of(artifact)
         name, share, difference, between, said = candidate_row(artifact)
-        left = f"  {plain(name, _NAME):<{named}} "
-        if answer.line("rates") is not None:
-            left += f"{share:>9} {difference:>7} {between:>16}  "
+        left = f"{plain(name, _NAME):<{named}} "
+        if answer.line("rates") is None:  # there is room for why not
+            rows.append(_row(left + plain(said), width, _STYLES.get(answer.state, "")))
+            continue
+        left = f"  {left}{share:>9} {difference:>7} {between:>16}  "
         room = max(width - len(left) - 1, 20)
         rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
     if worst := worst_cause(ordered):
-        rows.append(_row(worst, width, "yellow"))
+        rows.append(_row(worst, width, "yellow", 3))
     return rows + _next(next_of(ordered), width)
 
 

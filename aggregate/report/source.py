@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -265,7 +266,7 @@ def view(artifact: Artifact) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Moved:
-    """Tasks that lost or won of which a judge said the same, and the one that moved furthest as an example."""
+    """Tasks that lost or won for the same reason, and the one that moved furthest as an example."""
 
     said: str
     tasks: int
@@ -281,11 +282,11 @@ def moved(artifact: Artifact) -> dict[str, list[Moved]]:
     }
     other = {(one.task_id, one.model): one for one in artifact.baseline_results}
     found: dict[str, dict[str, list[TaskChange]]] = {"lost": {}, "won": {}}
-    for change in artifact.changes:
-        lost = change.change == "worse"
-        failed = (mine if lost else other).get((change.task_id, change.model))
-        said = plain((failed and failed.said) or "nothing was said", _SAID)
-        found["lost" if lost else "won"].setdefault(said, []).append(change)
+    for side, results, way in (("lost", mine, "worse"), ("won", other, "better")):
+        changes = [change for change in artifact.changes if change.change == way]
+        failed = [results.get((change.task_id, change.model)) for change in changes]
+        for change, said in zip(changes, _reasons(failed), strict=True):
+            found[side].setdefault(said, []).append(change)
     names = sentences.short_models(artifact.models) if len(artifact.models) > 1 else {}
 
     def group(said: str, changes: list[TaskChange]) -> Moved:
@@ -301,6 +302,17 @@ def moved(artifact: Artifact) -> dict[str, list[Moved]]:
         side: sorted((group(*told) for told in by_words.items()), key=lambda one: -one.tasks)
         for side, by_words in found.items()
     }
+
+
+def _reasons(failed: Sequence[TaskResult | None]) -> Iterator[str]:
+    """Why each of these failed: what most of them missed where several missed the same, else what the judge said."""
+    often = Counter(item for one in failed if one for item in set(one.missed))
+    for one in failed:
+        shared = max(one.missed if one else (), key=lambda item: (often[item], item), default="")
+        if often[shared] > 1:
+            yield plain(f"missing: {shared!r}", _SAID)
+        else:
+            yield plain((one and one.said) or "nothing was said", _SAID)
 
 
 GROUP_COLUMNS = ("Baseline", "Candidate", "Points", "Interval", "Time-outs", "Cost of an attempt")
