@@ -17,17 +17,21 @@ import pytest
 from builders import a_record, both_arms, built, many
 from rich.console import Console
 
-from aggregate.artifact import build
+from aggregate.artifact import build, sentences
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.file import stdout_line
-from aggregate.artifact.model import Artifact, loads
+from aggregate.artifact.model import Artifact, Needed, loads
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.source import Material, candidate_row, next_of, ranked
-from aggregate.text.formats import points, rate
+from aggregate.report.source import Material, candidate_row, moved, next_of, ranked
+from aggregate.report.terminal import result_table
+from aggregate.text.formats import points, rate, seconds
+from judges.judgment import Judgment
 from producer.display import run_status
+from producer.display.progress import usd
+from producer.display.run_list import attempt_texts
 
 FROZEN = Path(__file__).parent / "frozen" / "runs"
 COMPARED = ("better", "no_worse", "worse", "cannot_tell", "nothing_to_learn")
@@ -402,7 +406,7 @@ def test_power_is_that_of_the_interval_in_use():
     """The last of three looks asks for a little more than 95 %, so it finds a little less."""
     records = drawn(30, 3, 0.6, 0.5)
     plain, looking = (built(records, stop_early=early, pass_k=3) for early in (False, True))
-    assert looking.min_detectable_effect >= plain.min_detectable_effect
+    assert looking.min_detectable_effect > plain.min_detectable_effect
 
 
 # Could this suite have answered?
@@ -481,3 +485,186 @@ def test_a_saturated_suite_is_advised_no_number_of_attempts():
     said = artifact.summary
     assert "nothing left to gain: the baseline passes 100.0 % of attempts; add harder tasks" in said
     assert "would show" not in said
+
+
+# What a stranger misread once.
+
+
+def test_several_candidates_say_that_they_are_simulated_and_whose_cause_is_the_worst():
+    said = flat(terminal(ENDS["several"][1](), 80))
+    assert said.startswith("4 candidates, best first (simulated) against the baseline skill · 20 tasks × 3")
+    assert "careful, down: 40 of 60 candidate and 0 of 60 baseline attempts ran out of time" in said
+    assert "give tasks a longer timeout_seconds" in said
+
+
+def test_where_every_candidate_is_skipped_there_is_no_table_and_the_best_scored_is_named():
+    lines = terminal(ENDS["all_skipped"][1](), 80).splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["zzz", "aaa"]
+    assert "attempts" not in " ".join(lines)
+    assert lines[3] == "  next: to run zzz all the same, add --eval-threshold 4.2"
+
+
+@pytest.mark.parametrize("name", ["cancelled", "over_budget", "weak_baseline", "given_up", "skipped"])
+def test_a_run_that_was_cut_short_does_not_claim_the_attempts_that_were_planned(name):
+    for artifact in ENDS[name][1]():
+        fresh = answer_of(artifact.model_copy(update={"answer": None}))
+        assert "×" not in fresh.line("what").text
+        assert "attempt" not in fresh.line("what").text
+        assert fresh.line("what").values["attempts"] is None
+
+
+def test_what_was_made_counts_the_attempts_of_all_candidates_as_the_plan_does():
+    """20 tasks of a baseline and one candidate, an attempt each, of a plan of three times as many."""
+    up = ENDS["several_cancelled"][1]()[0]
+    assert answer_of(up).headline == "CANCELLED after 40 of 120 attempts (simulated)"
+
+
+def test_after_a_stop_for_futility_no_attempts_are_advised_and_words_and_next_step_agree():
+    """Half of the tasks gained all and half lost all; the runs stopped after one attempt of five."""
+    apart = [
+        both_arms(
+            many("p", n) | {f"x{i}": "f" for i in range(n)}, many("f", n) | {f"x{i}": "p" for i in range(n)}
+        )
+        for n in (2, 3, 5)
+    ]
+    for records, effect in zip(apart, (0.5, 0.5, 0.2), strict=True):
+        (artifact,) = made(records, stop_early=True, pass_k=5, effect=effect, planned_attempts=120)
+        assert artifact.sequential.stopped_after == 1
+        answer = answer_of(artifact)
+        told = answer.line("needed")
+        assert told is None or "of each would show" not in told.text
+        assert told is None or "likely" not in told.text
+        assert "--pass-k" not in answer.next.text or "in all" in answer.next.text
+
+
+@pytest.mark.parametrize(("attempts", "advised"), [(2, True), (6, False), (9, False)])
+def test_no_attempts_are_advised_that_are_made_already(attempts, advised):
+    needed = Needed(effect=0.1, n_pairs=12, attempts=6, tasks=40, tasks_at_attempts=5)
+    (artifact,) = made(drawn(12, 2, 0.6, 0.5), pass_k=attempts, needed=needed)
+    artifact = artifact.model_copy(
+        update={
+            "needed": needed,
+            "answer": None,
+            "decision": "inconclusive",
+            "suite_decision": "inconclusive",
+        }
+    )
+    said = answer_of(artifact).line("needed").text
+    assert ("6 attempts of each would show 10 points" in said) == advised
+    assert ("40 tasks × 5 attempts would show 10 points" in said) == (not advised)
+    assert sentences.advised(artifact) == ((12, 6) if advised else (40, 5))
+
+
+def test_a_candidate_alone_and_a_weak_baseline_name_their_metric_in_percent():
+    (alone,) = made(both_arms({"a": "ppf", "b": "fff"}, {}), baseline="none")
+    said = answer_of(alone)
+    assert said.line("what").text.startswith("run-1 alone · 2 tasks × 3 attempts")
+    assert said.line("gate").text == (
+        "gate pass: tasks passed in any of 3 attempts: 50.0 %, at least the 50.0 % that are asked of a candidate alone"
+    )
+    (weak,) = made(both_arms(many("p", 6, 2), many("f", 6, 2)))
+    assert weak.reason == "baseline pass rate 0.0 % < 20.0 % (tasks passed in any of 2 attempts)"
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_cause_and_remedy_are_whole_at_80_columns(code):
+    said = flat(terminal([BROKEN[code]()], 80))
+    worst = BROKEN[code]().diagnosis[0]
+    if "NO RESULT" not in said:
+        assert worst.remedy in said
+        assert worst.text in said
+
+
+def test_where_the_interval_for_exactly_these_tasks_is_wider_that_is_said():
+    """Every task moves by the same third, and each rests on three attempts."""
+    (artifact,) = made(both_arms(many("ppf", 12), many("pff", 12)))
+    like_these, suite = artifact.interval.tasks_like_these, artifact.interval.exactly_this_suite
+    assert like_these.high - like_these.low < suite.high - suite.low
+    assert (
+        answer_of(artifact)
+        .line("ranges")
+        .text.endswith("(95 %); here the second is more careful, as these tasks moved alike")
+    )
+    (sound,) = made(both_arms(many("ppp", 12), many("ppp", 12) | many("fff", 6)))
+    assert "careful" not in answer_of(sound).line("ranges").text
+
+
+def test_the_first_ratio_says_what_its_brackets_are():
+    usage = {"input_tokens": 100, "output_tokens": 10}
+    (artifact,) = made(both_arms(many("p", 9), many("p", 9), completion=usage))
+    said = answer_of(artifact).line("cost").text
+    assert re.search(r"times the input tokens \(95 % interval [\d.]+ to [\d.]+\), ", said)
+
+
+def test_a_row_of_the_details_has_a_colour_only_where_its_interval_leaves_out_0():
+    records = both_arms(
+        {"sure": "f" * 12, "half": "pf", "small": "ppp", "won": "p" * 12},
+        {"sure": "p" * 12, "half": "pp", "small": "ppf", "won": "f" * 12},
+    )
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard")
+    console.print(result_table(made(records)))
+    text = console.file.getvalue()
+    lines = {line.split()[0].strip("\x1b[0m"): line for line in text.splitlines() if " %" in line}
+    assert "\x1b[31m" in lines["sure"]
+    assert "\x1b[32m" in lines["won"]
+    assert "\x1b[3" not in lines["half"]
+    assert "small" not in lines
+    assert "… and 1 more that changed" in text
+
+
+def test_models_of_a_kind_are_explained_where_their_short_names_stand():
+    records = [a_record("a", arm, model=f"sim:seed={n}") for arm in ("candidate", "baseline") for n in (1, 2)]
+    artifacts = made(records)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(result_table(artifacts))
+    explained = "sim 1 is sim:seed=1, sim 2 is sim:seed=2"
+    assert explained in console.file.getvalue()
+    assert explained in SURFACES["markdown"](artifacts)
+    assert explained in SURFACES["page"](artifacts)
+    shown = attempt_texts(records)
+    assert "attempt 1, baseline, sim 1: passed" in shown
+    assert "sim 2 is sim:seed=2" in shown
+    assert "a [sim 1]" in SURFACES["junit"](artifacts)
+    assert "sim:seed" not in SURFACES["junit"](artifacts)
+
+
+def test_tasks_that_missed_the_same_are_one_group_whatever_else_they_missed():
+    def said(*missed: str) -> dict[str, Any]:
+        judgment = Judgment(judge="contains", passed=False, score=0.0, details=str(missed), missed=missed)
+        return {"details": str(missed), "judgments": (judgment,), "outcome": "failed"}
+
+    records = [a_record(f"t{n}", "candidate", **said("## Impact", f"word{n}")) for n in range(5)]
+    records += [a_record("other", "candidate", **said("else"))]
+    records += [a_record(task, "baseline") for task in (*(f"t{n}" for n in range(5)), "other")]
+    groups = moved(made(records)[0])["lost"]
+    assert [(one.said, one.tasks) for one in groups] == [("missing: '## Impact'", 5), ("('else',)", 1)]
+
+
+def test_markdown_lists_no_more_than_ten_flaky_tasks_an_arm_and_no_note_for_each():
+    artifacts = made(both_arms(many("pf", 36), many("pp", 36)))
+    assert len([one for one in artifacts[0].warnings if one.startswith("flaky task ")]) == 10
+    text = SURFACES["markdown"](artifacts)
+    assert "flaky task task" not in text
+    assert "… and 26 more" in text
+
+
+def test_marks_of_a_difference_have_not_the_colours_of_passed_and_failed():
+    css = (Path(html.__file__).parent / "templates" / "report.css").read_text()
+    marks = re.findall(r"^mark\.\w+ \{.*\}$", css, re.MULTILINE)
+    used = {name for mark in marks for name in re.findall(r"var\((--[\w-]+)\)", mark)}
+    colours = dict(re.findall(r"^\s*(--[\w-]+): (light-dark\(.*?\));$", css, re.MULTILINE))
+    assert len(marks) == 2
+    assert used == {"--candidate", "--baseline"}
+    assert {"--good", "--bad"} <= colours.keys()
+    assert not {colours[name] for name in used} & {colours["--good"], colours["--bad"]}
+
+
+def test_times_are_the_same_zulu_times_while_a_run_goes_on_and_after():
+    assert run_status.moment(0) == "1970-01-01T00:00:00Z"
+
+
+def test_sums_and_times_too_small_to_read_are_written_as_such():
+    assert usd(0.0) == "$0"
+    assert usd(0.0012) == "$0.0012"
+    assert seconds(0.0526) == "<0.001 s"
+    assert seconds(0.0) == "0 s"

@@ -228,7 +228,10 @@ def _ranges(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         values |= {"suite_low": suite.low, "suite_high": suite.high}
     wider = suite is not None and like_these.high - like_these.low < suite.high - suite.low - 0.005
     return _line(
-        "ranges", f"{text} ({level})" + ("; here the second is more careful" if wider else ""), values
+        "ranges",
+        f"{text} ({level})"
+        + ("; here the second is more careful, as these tasks moved alike" if wider else ""),
+        values,
     )
 
 
@@ -437,9 +440,8 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
     run, codes = artifact.run_id, artifact.reason_codes or []
     match state:
         case "skipped" if "below_threshold" in codes:
-            yield (
-                f"to run {artifact.candidate_id or 'it'} all the same, add --eval-threshold {artifact.candidate_score:g}",
-            )
+            what = artifact.candidate_id or "it"
+            yield (f"to run {what} all the same, add --eval-threshold {artifact.candidate_score:g}",)
         case "skipped" | "no_result" if not artifact.was_run:
             yield ("mend the candidate in the ranking, then run again",)
         case "cancelled":
