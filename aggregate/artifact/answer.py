@@ -74,11 +74,11 @@ def brief(artifacts: Sequence[Artifact]) -> str:
     """The answer in a few words for a list of runs; ! marks a suite that could not answer. Several are counted."""
     if len(artifacts) != 1:
         answers = sorted(map(answer_of, artifacts), key=lambda one: get_args(AnswerState).index(one.state))
-        counts = Counter(map(state_words, answers))
+        counts = Counter(state_words(answer, " here") for answer in answers)
         return ", ".join(f"{count} {words}" for words, count in counts.items())
     (artifact,) = artifacts
     answer = answer_of(artifact)
-    said = [state_words(answer)]
+    said = [state_words(answer, " here")]
     if (rates := answer.line("rates")) is not None:
         said.append(points(float(rates.values["difference"] or 0.0)))
     if artifact.diagnosis:
@@ -86,9 +86,9 @@ def brief(artifacts: Sequence[Artifact]) -> str:
     return " ".join(said)
 
 
-def state_words(answer: RunAnswer) -> str:
-    """The state in small letters; what holds on exactly these tasks only is so "here"."""
-    return answer.state.replace("_", " ") + (" here" if answer.scope == "exactly_this_suite" else "")
+def state_words(answer: RunAnswer, here: str = " on exactly these tasks") -> str:
+    """The state in small letters, and where it holds if that is not on tasks like these."""
+    return answer.state.replace("_", " ") + (here if answer.scope == "exactly_this_suite" else "")
 
 
 def _state(artifact: Artifact) -> tuple[AnswerState, Scope | None, str]:
@@ -130,8 +130,7 @@ def _made(artifact: Artifact) -> str:
     counts = artifact.attempts
     if counts is None or counts.planned is None:
         return counted(counts.run, "attempt") if counts else "no attempt"
-    run = counts.run if counts.skipped is None else counts.planned - counts.skipped  # all candidates'
-    return f"{run} of {counts.planned} attempts"
+    return f"{counts.made} of {counts.planned} attempts"
 
 
 def _rate_of(artifact: Artifact, arm: str) -> str:
@@ -469,7 +468,7 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
     if artifact.status == "over_budget":
         counts = artifact.attempts
         paid = (cost.spent_usd or 0.0) + cost.assumed_usd
-        share = counts.planned / counts.run if counts and counts.planned and counts.run else 2.0
+        share = counts.planned / counts.made if counts and counts.planned and counts.made else 2.0
         budget = max(paid * share, artifact.cost.budget_usd or 0.0 if artifact.cost else 0.0) * _MORE_MONEY
         return "go on with a larger budget", "resume", run, "--budget-usd", f"{budget:.2g}"
     if artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or []):

@@ -184,6 +184,11 @@ class AttemptCounts(_Block):
     cached: int = 0
     by_arm: dict[str, dict[str, int]] = {}
 
+    @property
+    def made(self) -> int:
+        """How many of `planned` were made; `run` counts only the baseline's and this candidate's."""
+        return self.run if self.planned is None or self.skipped is None else self.planned - self.skipped
+
 
 class CommonError(_Block):
     """A message that attempts ended in, and how many did."""

@@ -96,6 +96,8 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first{fake}", "bold")]
     if was_run:
         rows += [_row(text, width) for text in _shared(best)]
+        if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
+            rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
     head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
         CANDIDATES[0].lower(), named, *map(str.lower, CANDIDATES[1:])
     )
@@ -103,7 +105,7 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
         rows.append(Text(head, "bold"))
     for artifact in ordered:
         answer = answer_of(artifact)
-        name, share, difference, between, said = candidate_row(artifact)
+        name, share, difference, between, said = candidate_row(artifact, " here")
         left = f"{plain(name, _NAME):<{named}} "
         if answer.line("rates") is None:  # there is room for why not
             rows.append(_row(left + plain(said), width, _STYLES.get(answer.state, "")))

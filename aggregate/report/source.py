@@ -190,7 +190,7 @@ def ranked(artifacts: Iterable[Artifact]) -> list[Artifact]:
 CANDIDATES = ("Candidate", "Attempts", "Points", "Interval", "Answer")
 
 
-def candidate_row(artifact: Artifact) -> tuple[str, str, str, str, str]:
+def candidate_row(artifact: Artifact, *here: str) -> tuple[str, str, str, str, str]:
     """A candidate in the table of several: name, attempts passed, difference, its interval, and the answer."""
     answer = answer_of(artifact)
     share, difference, low, high = (
@@ -199,7 +199,7 @@ def candidate_row(artifact: Artifact) -> tuple[str, str, str, str, str]:
     )
     closed = f", gate {answer.gate}" if answer.gate in ("fail", "error") else ""
     why = answer.line("why")
-    said = state_words(answer) + closed + (f": {why.text}" if why else "")
+    said = state_words(answer, *here) + closed + (f": {why.text}" if why else "")
     if answer.state == "alone":
         said = f"{said}: {answer.headline.partition(': ')[2]}"
     return artifact.name, share, difference, f"{low} to {high}" if low != MISSING else MISSING, said

@@ -143,7 +143,7 @@ def _is_clear(change: TaskChange, intervals: Mapping[tuple[str, str], TaskBounds
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
     said = (
-        sentences.power(artifact),
+        "" if any(one.code == "few_tasks" for one in artifact.diagnosis) else sentences.power(artifact),
         *_flaky(artifact),
         sentences.bought(artifact),
         sentences.models_named(artifact),

@@ -81,7 +81,7 @@ def _at_home(places: Places) -> Iterator[RunRow]:
             state=first.status,
             created_at=first.created_at,
             suite=first.task_suite,
-            done=first.attempts.run if first.attempts else None,
+            done=first.attempts.made if first.attempts else None,
             total=first.attempts.planned if first.attempts else None,
             **results(artifacts),
         )
