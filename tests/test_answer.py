@@ -25,7 +25,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.source import Material, candidate_row, moved, next_of, ranked
+from aggregate.report.source import Material, candidate_row, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
@@ -263,6 +263,8 @@ def test_every_surface_says_the_same_figures_in_the_same_words(end, surface):
         elif len(artifacts) > 1 and surface != "artifact":
             short = (" here",) if surface.startswith("terminal") else ()
             assert flat(candidate_row(artifact, *short)[-1])[:40] in said
+    if len(artifacts) > 1 and surface not in ("artifact", "status", "junit"):
+        assert all(flat(text) in said for text in shared(ranked(artifacts)))
     if len(artifacts) > 1 and surface in ("terminal at 80", "terminal at 120", "status"):
         assert next_of(ranked(artifacts)).text in said
         names = [artifact.name for artifact in ranked(artifacts)]

@@ -353,7 +353,7 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         said.append(f"broke {len(broke)}: {plain(broke[0], _NAME)} {before} → {after}{told}{more}")
         values["task"] = broke[0]
     if mended:
-        said.append(f"mended {mended}")
+        said.append(f"mended {counted(mended, 'task')}")
     return _line("tasks", " · ".join(said), values)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,8 +15,8 @@ from rich.text import Text
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
 from aggregate.report.charts import axis
-from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, worst_cause
-from aggregate.text.formats import counted, duration, level_text, plain, points, rate, shown
+from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
+from aggregate.text.formats import duration, plain, points
 
 MOST_LINES = 15
 MOST_LINES_OF_SEVERAL = 20
@@ -89,15 +89,11 @@ def _bar(line: AnswerLine) -> str:
 def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     """One table, best first: each with its own rate, difference, interval and answer."""
     ordered = ranked(artifacts)
-    best = answer_of(ordered[0])
-    was_run = any(artifact.was_run for artifact in ordered)
-    fake = " (simulated)" if best.simulated and was_run else ""
     named = max(9, *(len(plain(artifact.name, _NAME)) for artifact in artifacts))
-    rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first{fake}", "bold")]
-    if was_run:
-        rows += [_row(text, width) for text in _shared(best)]
-        if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
-            rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
+    heading, *told = shared(ordered)
+    rows = [Text(heading, "bold"), *(_row(text, width) for text in told)]
+    if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
+        rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
     head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
         CANDIDATES[0].lower(), named, *map(str.lower, CANDIDATES[1:])
     )
@@ -116,18 +112,6 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     if worst := worst_cause(ordered):
         rows.append(_row(worst, width, "yellow", 3))
     return rows + _next(next_of(ordered), width)
-
-
-def _shared(best: RunAnswer) -> Iterator[str]:
-    """What holds for all candidates of a run: what they are compared with, and how sure their intervals are."""
-    what, ranges = best.line("what"), best.line("ranges")
-    if what is not None:
-        _, against, rest = what.text.rpartition(" against ")
-        yield f"against {rest}" if against else f"each alone · {rest.partition(' · ')[2]}"
-    if ranges is not None:
-        level = level_text(ranges.figure("level") or 0.0)
-        passed = shown(best.figure("rates", "baseline"), rate)
-        yield f"the baseline passes {passed} of attempts; {level} intervals, tasks like these"
 
 
 def _next(step: NextStep, width: int) -> list[Text]:

@@ -22,6 +22,7 @@ from aggregate.report.source import (
     metrics,
     moved,
     notes,
+    shared,
     units,
 )
 from aggregate.text.files import write_text
@@ -40,12 +41,9 @@ def text(material: Material) -> str:
     """The whole report. Names and messages come out as they are, whatever Markdown or HTML they hold."""
     lines: list[str] = []
     if material.others:
-        lines += [
-            f"### {counted(len(material.ranked), 'candidate')}, best first",
-            "",
-            *_candidates(material),
-            "",
-        ]
+        heading, *told = shared(material.ranked)
+        lines += [f"### {heading}", "", *(f"{escaped(one, _LINE)}  " for one in told), ""]
+        lines += [*_candidates(material), ""]
     for artifact in material.ranked:
         lines += _one(artifact, "####" if material.others else "###")
     return "\n".join(lines)

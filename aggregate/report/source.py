@@ -34,6 +34,7 @@ from aggregate.report import charts
 from aggregate.text import files
 from aggregate.text.formats import (
     MISSING,
+    counted,
     duration,
     in_points,
     level_text,
@@ -203,6 +204,20 @@ def candidate_row(artifact: Artifact, *here: str) -> tuple[str, str, str, str, s
     if answer.state == "alone":
         said = f"{said}: {answer.headline.partition(': ')[2]}"
     return artifact.name, share, difference, f"{low} to {high}" if low != MISSING else MISSING, said
+
+
+def shared(ordered: Sequence[Artifact]) -> Iterator[str]:
+    """A heading for several candidates, what they are compared with, and how sure their intervals are."""
+    best, was_run = answer_of(ordered[0]), any(artifact.was_run for artifact in ordered)
+    yield f"{counted(len(ordered), 'candidate')}, best first{' (simulated)' if best.simulated and was_run else ''}"
+    what, ranges = best.line("what"), best.line("ranges")
+    if what is not None and was_run:
+        _, against, rest = what.text.rpartition(" against ")
+        yield f"against {rest}" if against else f"each alone · {rest.partition(' · ')[2]}"
+    if ranges is not None:
+        level = level_text(ranges.figure("level") or 0.0)
+        passed = shown(best.figure("rates", "baseline"), rate)
+        yield f"the baseline passes {passed} of attempts; {level} intervals, tasks like these"
 
 
 def candidate_text(artifact: Artifact) -> str:
