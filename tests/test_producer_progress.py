@@ -187,6 +187,16 @@ def test_wide_characters_are_counted_by_their_cells():
     assert max(map(cell_len, drawn(view))) <= 80
 
 
+def test_simulated_models_have_the_short_names_that_their_result_has():
+    models = ("sim:baseline=0.4,candidate=0.8", "sim:baseline=0.6", "anthropic:haiku")
+    view = a_view(models=models, inside=an_inside(in_flight=dict.fromkeys(models[1:], 4)))
+    assert "8, sim 2 4, anthropic:haiku 4" in row(drawn(view), "in flight")
+
+
+def test_nothing_spent_is_no_sum_with_four_zeros():
+    assert spending(0.0, 0.0, 0) == "$0 spent"
+
+
 def test_a_line_for_a_log_says_the_same_in_short():
     assert line(a_view(inside=an_inside(done=500, spent=1.5, retries=1))) == (
         "500/1000 attempts; passing: baseline 60 %, candidate 73 %; +13 (+5 to +22) points of attempts; "

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
+from aggregate.artifact.sentences import short_models
 from aggregate.records.record import JUDGED
 from aggregate.report.source import candidate_text, next_of, ranked
 from aggregate.text.formats import plain
@@ -196,7 +197,8 @@ def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
     by_model = facts["in_flight_by_model"]
-    models = ", ".join(f"{model} {count}" for model, count in by_model.items())
+    short = short_models(by_model)
+    models = ", ".join(f"{short[model]} {count}" for model, count in by_model.items())
     lines = [
         ("run", facts["run"]),
         ("state", facts["state"] + (f": {facts['why']}" if "why" in facts else "")),
