@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from producer.display.progress import LiveView, cost, line, wants_plain_lines
+from producer.display.progress import LiveView, cost, line, spending, wants_plain_lines
 from producer.display.snapshot import InFlight, View, WorkerActivity, difference, share
 from workers.process.heartbeat import Beat
 from workers.store.run_store import Progress
