@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -461,7 +461,7 @@ class TaskResult:
     accuracy_range: Number | None
     cost_usd: Number | None
     failure: str | None = None  # what the judge said of the first attempt that did not pass
-    missed: tuple[str, ...] = ()  # expected strings and criteria that this attempt did not meet
+    missed: list[str] = field(default_factory=list)  # expected strings and criteria that this attempt did not meet
 
     @property
     def said(self) -> str:
