@@ -461,7 +461,9 @@ class TaskResult:
     accuracy_range: Number | None
     cost_usd: Number | None
     failure: str | None = None  # what the judge said of the first attempt that did not pass
-    missed: list[str] = field(default_factory=list)  # expected strings and criteria that this attempt did not meet
+    missed: list[str] = field(
+        default_factory=list
+    )  # expected strings and criteria that this attempt did not meet
 
     @property
     def said(self) -> str:
