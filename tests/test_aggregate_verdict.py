@@ -54,7 +54,7 @@ def test_a_candidate_below_the_threshold_is_skipped_whatever_else_holds():
 def test_a_weak_baseline_is_an_error_with_its_rate():
     found = verdict(0.8, 1 / 7)
     assert found.verdict == "error"
-    assert words(found.reasons) == "baseline pass rate 0.1429 < 0.2"
+    assert words(found.reasons) == "baseline pass rate 14.3 % < 20.0 % (tasks passed)"
     assert verdict(0.8, 0.2).verdict == "pass"
 
 
@@ -66,7 +66,7 @@ def test_a_weak_baseline_is_a_warning_when_asked_for_and_for_bare_and_mock_model
     must_pass = RunInfo(run_id="run", **forgiven).baseline_must_pass
     found = verdict(1.0, 0.0, baseline_must_pass=must_pass)
     assert found.verdict == "pass"
-    assert words(found.warnings) == "baseline pass rate 0.0 < 0.2"
+    assert words(found.warnings) == "baseline pass rate 0.0 % < 20.0 % (tasks passed)"
 
 
 def test_more_than_five_percent_errors_in_an_arm_are_an_error_with_the_most_frequent_messages():
@@ -101,7 +101,7 @@ def test_an_unfinished_run_is_an_error_and_every_reason_is_given(status, word):
     assert found.verdict == "error"
     assert word in words(found.reasons)
     assert "refused (5×)" in words(found.reasons)
-    assert "baseline pass rate 0.1 < 0.2" in words(found.reasons)
+    assert "baseline pass rate 10.0 % < 20.0 % (tasks passed)" in words(found.reasons)
     assert [reason.code for reason in found.reasons] == [status, "errors", "weak_baseline"]
 
 
@@ -209,8 +209,8 @@ def test_a_run_that_was_given_up_says_why_once_and_nothing_else():
 
 
 def test_a_spent_budget_is_told_with_its_sums():
-    found = verdict(0.9, 0.5, status="over_budget", why="1.2 USD of 1 spent")
-    assert words(found.reasons) == "the budget ran out (1.2 USD of 1 spent); numbers cover the pairs it has"
+    found = verdict(0.9, 0.5, status="over_budget", why="$1.20 of $1.00 spent")
+    assert words(found.reasons) == "the budget ran out ($1.20 of $1.00 spent)"
 
 
 def test_arms_that_were_judged_on_different_tasks_are_not_called_unjudged():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Ended, a_suite, standalone, uplift, worker
+from running import Ended, a_suite, standalone, start_uplift, uplift, worker
 
 pytestmark = pytest.mark.slow
 PROGRAM = """\
@@ -46,8 +48,64 @@ def test_a_run_whose_attempts_ended_in_error_is_resumed_until_they_do_not(short_
     assert not list(
         (short_tmp / "state" / "embedded").glob("*")
     )  # kept only while there was something to go on with
+    run, headline = advised(ended)[1], answers(short_tmp)[0]["headline"]
+    reported = uplift("report", run, "--md", "--junit", "--state-root", "state", cwd=short_tmp)
+    assert reported.code == 0, reported.err
+    stands = uplift("status", run, "--state-root", "state", cwd=short_tmp).out
+    folder = short_tmp / "state" / "runs" / run
+    page, junit = ((folder / name).read_text() for name in ("report.html", "junit.xml"))
+    for surface in (resumed.err, stands, page, junit):
+        assert headline in surface
+    assert "BETTER on" in (folder / "report.md").read_text()
+    assert "better" in uplift("runs", "--state-root", "state", cwd=short_tmp).out
     again = uplift("resume", advised(ended)[1], "--state-root", "state", cwd=short_tmp)
     assert (again.code, again.out) == (0, resumed.out)
+
+
+@pytest.mark.parametrize("sign", ["--pass-k", "tasks"])
+def test_so_many_attempts_or_tasks_as_are_advised_show_the_difference(short_tmp, sign):
+    """A large difference on few tasks asks for more attempts, a small one for more tasks."""
+    model, effect = {
+        "--pass-k": ("sim:baseline=0.4,candidate=0.75,seed=6", "0.35"),
+        "tasks": ("sim:baseline=0.4,candidate=0.7,seed=5", "0.3"),
+    }[sign]
+    tasks = 10 if sign == "--pass-k" else 4
+    ended = ran(short_tmp, "--effect", effect, model=model, tasks=tasks)
+    assert answers(short_tmp)[0]["state"] == "cannot_tell", ended.err
+    said = " ".join(ended.err.split())
+    attempts = re.search(r"next: run it again with --pass-k (\d+)", said)
+    more = re.search(r"next: add tasks like these, (\d+) in all, and run them with --pass-k (\d+)", said)
+    if sign == "--pass-k":
+        assert attempts, ended.err
+        again = ran(short_tmp, "--effect", effect, "--pass-k", attempts[1], model=model, tasks=tasks)
+    else:
+        assert more, ended.err
+        again = ran(short_tmp, "--effect", effect, "--pass-k", more[2], model=model, tasks=int(more[1]))
+    assert answers(short_tmp)[-1]["state"] == "better", again.err
+
+
+def test_an_interrupted_run_says_so_everywhere_and_goes_on_as_it_says(short_tmp):
+    suite = a_suite(short_tmp, 20).relative_to(short_tmp)
+    words = standalone(suite, "--model", "sim:baseline=0.2,candidate=0.9,latency=1", "--in-flight", "2")
+    process = start_uplift(*words, cwd=short_tmp)
+    try:
+        while not list((short_tmp / "state" / "embedded").glob("*")) and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(2)  # some attempts are made, and 20 seconds of them are left
+    finally:
+        process.kill()
+        process.communicate()
+    listed = uplift("runs", "--state-root", "state", cwd=short_tmp)
+    stands = uplift("status", "--state-root", "state", cwd=short_tmp)
+    assert "interrupted" in listed.out
+    assert "state     interrupted" in stands.out
+    facts = json.loads(uplift("status", "--json", "--state-root", "state", cwd=short_tmp).out)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", facts["created_at"])
+    (line,) = [line for line in stands.out.splitlines() if line.startswith("next ")]
+    resumed = uplift(*shlex.split(line)[2:], cwd=short_tmp)
+    assert resumed.line["verdict"] == "pass", resumed.err
+    assert answers(short_tmp)[0]["headline"].startswith("BETTER")
+    assert "better +" in uplift("runs", "--state-root", "state", cwd=short_tmp).out
 
 
 def test_errors_that_stay_are_tried_three_times_more_and_stay_errors(valkey, short_tmp):
@@ -109,6 +167,42 @@ def test_flags_that_are_named_for_the_next_run_help(short_tmp, words, flag):
     again = ran(short_tmp, *kept, *more, model="sim:baseline=0,candidate=1")
     assert again.line["verdict"] == "pass", again.err
     assert answers(short_tmp)[-1]["state"] == "better"
+
+
+def a_ranking(folder: Path, **scores: float) -> list[str]:
+    """The words of an evaluation of candidates with these scores."""
+    suite = a_suite(folder, 6)
+    candidates = [
+        {"id": name, "score": score, "skill_content": f"---\nname: haiku\ndescription: x\n---\nBe {name}."}
+        for name, score in scores.items()
+    ]
+    ranking = {"run_id": "source", "target": {"path": "skill"}, "scored_candidates": candidates}
+    (folder / "ranking.json").write_text(json.dumps(ranking))
+    words = ["evaluate", "--input", "ranking.json", "--candidate-id", "all", "--task-suite", suite.name]
+    return [*words, "--state-root", "state", "--pass-k", "2", "--model", "sim:baseline=0.1,candidate=0.9"]
+
+
+def test_what_several_candidates_advise_is_the_same_in_status_and_works(short_tmp):
+    words = [*a_ranking(short_tmp, brief=8.0, kind=7.0, low=2.0), "--weak-baseline", "warn"]
+    ended = uplift(*words, cwd=short_tmp)
+    assert "3 candidates, best first (simulated)" in ended.err
+    shown = uplift(*advised(ended), cwd=short_tmp)
+    assert (shown.code, shown.out.count("attempt ")) == (0, 6), shown.err
+    stands = uplift("status", "--state-root", "state", cwd=short_tmp).out
+    (line,) = [line for line in stands.splitlines() if line.startswith("next ")]
+    assert shlex.split(line[line.index("uplift ") :])[1:] == advised(ended)
+    row = next(line for line in ended.err.splitlines() if line.startswith("  brief "))
+    (told,) = [line for line in stands.splitlines() if line.split()[:1] == ["brief:"]]
+    assert told.endswith(f": {row.split()[-1]}")
+    assert row.split()[2] in told
+
+
+def test_of_candidates_that_are_all_skipped_the_best_is_run_with_the_threshold_that_is_named(short_tmp):
+    words = a_ranking(short_tmp, a=1.5, z=4.2)
+    ended = uplift(*words, cwd=short_tmp)
+    assert "next: to run z all the same, add --eval-threshold 4.2" in ended.err
+    again = uplift(*words, "--eval-threshold", "4.2", "--weak-baseline", "warn", cwd=short_tmp)
+    assert [json.loads(line)["verdict"] for line in again.out.splitlines()] == ["pass", "skipped"]
 
 
 def test_a_candidate_below_the_threshold_is_run_with_the_threshold_that_is_named(short_tmp):

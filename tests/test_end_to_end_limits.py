@@ -16,6 +16,7 @@ from running import Ended, a_suite, standalone, start_uplift, the_artifact, upli
 from standing_in import Provider, provider_process
 
 from aggregate.records.jsonl import read_jsonl
+from aggregate.text.formats import usd
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +198,7 @@ def test_a_budget_stops_new_attempts_and_the_overshoot_is_bounded_and_stated(
     assert spent == pytest.approx(len(provider.asked()) * COST, abs=1e-6)
     assert budget < spent <= budget + 4 * (COST - reserved)
     assert made["cost"]["over_budget_usd"] == pytest.approx(spent - budget, abs=1e-6)
-    assert f"{spent:.6g} USD of {budget:g} spent" in made["reason"]
+    assert f"{usd(spent)} of {usd(budget)} spent" in made["reason"]
     assert "too much by attempts that were in flight" in made["reason"]
 
     # It can be resumed, with a larger budget only; what is paid for is not asked again.

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from producer.display.progress import LiveView, cost, line, wants_plain_lines
+from producer.display.progress import LiveView, cost, line, spending, wants_plain_lines
 from producer.display.snapshot import InFlight, View, WorkerActivity, difference, share
 from workers.process.heartbeat import Beat
 from workers.store.run_store import Progress
@@ -92,7 +92,7 @@ def test_everything_that_was_asked_for_is_there_at_80_columns_and_at_120(width):
     assert "0:42 elapsed, about 0:50 left" in lines[0]
     assert re.search(r"250/500 +60 % passing \(54–66\)", row(lines, "baseline"))
     assert re.search(r"250/500 +73 % passing \(68–79\) +(5 time-outs +)?5 errors", row(lines, "candidate"))
-    assert "+13 points (+5 to +22, roughly, so far)" in row(lines, "delta")
+    assert "+13 points of attempts passed (+5 to +22, roughly)" in row(lines, "so far")
     assert "$1.50 spent, about $3.00 in all, budget $10.00" in row(lines, "cost")
     assert "12, anthropic:some-model, 12 retries" in row(lines, "in flight")
     assert "2, 10.0 attempts a second" in row(lines, "workers")
@@ -146,7 +146,7 @@ def test_a_missing_worker_is_told_once_it_should_be_there():
 
 def test_a_candidate_alone_has_nothing_to_be_compared_with():
     lines = drawn(a_view(arms=("candidate",), outcomes={0: counts(3, 1)}))
-    assert not [line for line in lines if line.startswith("delta")]
+    assert not [line for line in lines if line.startswith("so far")]
 
 
 def test_many_candidates_are_cut_to_what_fits():
@@ -187,10 +187,20 @@ def test_wide_characters_are_counted_by_their_cells():
     assert max(map(cell_len, drawn(view))) <= 80
 
 
+def test_simulated_models_have_the_short_names_that_their_result_has():
+    models = ("sim:baseline=0.4,candidate=0.8", "sim:baseline=0.6", "anthropic:haiku")
+    view = a_view(models=models, inside=an_inside(in_flight=dict.fromkeys(models[1:], 4)))
+    assert "8, sim 2 4, anthropic:haiku 4" in row(drawn(view), "in flight")
+
+
+def test_nothing_spent_is_no_sum_with_four_zeros():
+    assert spending(0.0, 0.0, 0) == "$0 spent"
+
+
 def test_a_line_for_a_log_says_the_same_in_short():
     assert line(a_view(inside=an_inside(done=500, spent=1.5, retries=1))) == (
-        "500/1000 attempts; passing: baseline 60 %, candidate 73 %; delta +13 (+5 to +22); 12 in flight; 2 workers; "
-        "1 retry; 5 errors; $1.50 spent, about $3.00 in all; 0:42 elapsed; about 0:50 left"
+        "500/1000 attempts; passing: baseline 60 %, candidate 73 %; +13 (+5 to +22) points of attempts; "
+        "12 in flight; 2 workers; 1 retry; 5 errors; $1.50 spent, about $3.00 in all; 0:42 elapsed; about 0:50 left"
     )
 
 

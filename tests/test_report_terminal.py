@@ -212,7 +212,7 @@ def test_an_answer_keeps_its_indentation_and_still_moves_no_cursor():
 
 def test_flaky_tasks_and_tasks_that_changed_are_named():
     text = in_one_line(printed(both_arms({"wobbly": "pf", "same": "pp"}, {"wobbly": "ff", "same": "pp"})))
-    assert "Flaky in candidate: wobbly (range 100 points)" in text
+    assert "Flaky in candidate (points between the best and the worst attempt): wobbly 100" in text
     assert "tasks that changed" in text
     assert text.count("wobbly") == 3  # as changed, as flaky, as gained, not again as a warning
 
@@ -298,9 +298,8 @@ def test_groups_are_shown_when_there_are_several():
 
 def test_a_weak_baseline_names_the_flag_that_lets_it_count():
     records = both_arms({"a": "p"}, {"a": "f"})
-    assert "baseline pass rate 0.0 < 0.2; if it is meant to be weak: --weak-baseline warn" in " ".join(
-        printed(records).split()
-    )
+    said = in_one_line(printed(records))
+    assert "rate 0.0 % < 20.0 % (tasks passed); if it is meant to be weak: --weak-baseline warn" in said
     made = an_artifact(verdict="pass", reason="tasks passed rose")
     assert sentences.reason(made) == "tasks passed rose"
 

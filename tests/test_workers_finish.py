@@ -178,7 +178,7 @@ def test_publishing_gives_up_with_the_way_to_go_on(server, monkeypatch):
 
 
 SKILL = {"baseline": "skill"}
-WEAK = "baseline pass rate can reach 0.1 at most, < 0.2: it failed 9 of 10 tasks"
+WEAK = "baseline pass rate can reach 10.0 % at most, < 20.0 %: it failed 9 of 10 tasks"
 
 
 def a_failed_baseline(tasks, attempt=1):

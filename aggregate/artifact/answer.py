@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from aggregate.artifact import sentences
 from aggregate.artifact.diagnosis import compared_rates, pairs, task_rates
@@ -64,7 +64,7 @@ def answer_of(artifact: Artifact) -> RunAnswer:
         headline=headline + (" (simulated)" if artifact.simulated and artifact.was_run else ""),
         gate="skipped" if artifact.verdict == "skipped" else _GATES[artifact.exit_code()],
         simulated=artifact.simulated,
-        stopped_early=attempts_each(artifact) < artifact.pass_k,
+        stopped_early=(_stopped_after(artifact) or artifact.pass_k) < artifact.pass_k,
         lines=[line for line in lines if line is not None],
         next=_next(artifact, state),
     )
@@ -73,16 +73,22 @@ def answer_of(artifact: Artifact) -> RunAnswer:
 def brief(artifacts: Sequence[Artifact]) -> str:
     """The answer in a few words for a list of runs; ! marks a suite that could not answer. Several are counted."""
     if len(artifacts) != 1:
-        states = Counter(answer_of(artifact).state for artifact in artifacts)
-        return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in states.items())
+        answers = sorted(map(answer_of, artifacts), key=lambda one: get_args(AnswerState).index(one.state))
+        counts = Counter(state_words(answer, " here") for answer in answers)
+        return ", ".join(f"{count} {words}" for words, count in counts.items())
     (artifact,) = artifacts
     answer = answer_of(artifact)
-    said = [answer.state.replace("_", " ") + (" here" if answer.scope == "exactly_this_suite" else "")]
+    said = [state_words(answer, " here")]
     if (rates := answer.line("rates")) is not None:
         said.append(points(float(rates.values["difference"] or 0.0)))
     if artifact.diagnosis:
         said.append(f"! {artifact.diagnosis[0].code.replace('_', ' ')}")
     return " ".join(said)
+
+
+def state_words(answer: RunAnswer, here: str = " on exactly these tasks") -> str:
+    """The state in small letters, and where it holds if that is not on tasks like these."""
+    return answer.state.replace("_", " ") + (here if answer.scope == "exactly_this_suite" else "")
 
 
 def _state(artifact: Artifact) -> tuple[AnswerState, Scope | None, str]:
@@ -122,7 +128,9 @@ def _besides(artifact: Artifact, scope: Scope) -> str:
 
 def _made(artifact: Artifact) -> str:
     counts = artifact.attempts
-    return f"{counts.run} of {counts.planned} attempts" if counts else "no attempt"
+    if counts is None or counts.planned is None:
+        return counted(counts.run, "attempt") if counts else "no attempt"
+    return f"{counts.made} of {counts.planned} attempts"
 
 
 def _rate_of(artifact: Artifact, arm: str) -> str:
@@ -151,20 +159,28 @@ def _errors(artifact: Artifact) -> tuple[int, int]:
 
 
 def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
-    against = {"skill": "the baseline skill", "bare": "the bare model", "none": "nothing"}[artifact.baseline]
+    """What was compared; not how many tasks and attempts where those that were planned were not made."""
+    against = {"skill": " against the baseline skill", "bare": " against the bare model", "none": " alone"}
+    other = against[artifact.baseline]
     if artifact.baseline_run_id:
-        against = f"the candidate of run {artifact.baseline_run_id}"
+        other = f" against the candidate of run {artifact.baseline_run_id}"
     tasks = len({one.task_id for one in (*artifact.candidate_results, *artifact.baseline_results)})
     if state in _COMPARED and artifact.n_pairs:
         tasks = artifact.n_pairs
     names = sentences.short_models(artifact.models)
-    made = attempts_each(artifact)
-    parts = [counted(tasks, "task")] if tasks else []
-    parts += [f"{len(names)} models"] if len(names) > 1 else []
-    parts += [counted(made, "attempt") + (f" of {artifact.pass_k}" if made < artifact.pass_k else "")]
-    models = ", ".join(names.values()) if len(names) <= 3 else ""
-    said = [f"{plain(artifact.name, _NAME)} against {against}", " × ".join(parts), models]
-    values: Values = {"skill": artifact.skill_id, "against": artifact.baseline, "tasks": tasks}
+    whole = artifact.was_run and artifact.status == "finished"
+    made = (sentences.attempts_each(artifact) or artifact.pass_k) if whole else None
+    parts = [counted(tasks, "task")] if tasks and made else []
+    parts += [f"{len(names)} models"] if len(names) > 1 and artifact.was_run else []
+    if made:
+        parts += [counted(made, "attempt") + (f" of {artifact.pass_k}" if made < artifact.pass_k else "")]
+    models = ", ".join(names.values()) if len(names) <= 3 and artifact.was_run else ""
+    said = [f"{plain(artifact.name, _NAME)}{other}", " × ".join(parts), models]
+    values: Values = {
+        "skill": artifact.skill_id,
+        "against": artifact.baseline,
+        "tasks": tasks if made else None,
+    }
     values |= {"models": len(names), "attempts": made, "planned_attempts": artifact.pass_k}
     return _line("what", " · ".join(filter(None, said)), values)
 
@@ -211,7 +227,10 @@ def _ranges(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         values |= {"suite_low": suite.low, "suite_high": suite.high}
     wider = suite is not None and like_these.high - like_these.low < suite.high - suite.low - 0.005
     return _line(
-        "ranges", f"{text} ({level})" + ("; here the second is more careful" if wider else ""), values
+        "ranges",
+        f"{text} ({level})"
+        + ("; here the second is more careful, as these tasks moved alike" if wider else ""),
+        values,
     )
 
 
@@ -273,11 +292,6 @@ def _why(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     )
 
 
-def attempts_each(artifact: Artifact) -> int:
-    """How many attempts of each task were made: fewer than planned where the run stopped early."""
-    return _stopped_after(artifact) or artifact.pass_k
-
-
 def _stopped_after(artifact: Artifact) -> int | None:
     return artifact.sequential.stopped_after if artifact.sequential else None
 
@@ -299,13 +313,12 @@ def _needed(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     if state != "cannot_tell" or needed is None or not needed.n_pairs:
         return None
     values: Values = {"detectable": artifact.min_detectable_effect, "effect": needed.effect}
-    if (artifact.min_detectable_effect or 2) <= needed.effect:
-        return _line("needed", sentences.power(artifact).rstrip("."), values)
-    text = f"{sentences.too_small(artifact)}; {sentences.enough(needed)}"
-    few = needed.attempts is not None and needed.attempts <= sentences.MOST_ADVISED_ATTEMPTS
-    tasks = needed.n_pairs if few else needed.tasks
-    attempts = (needed.attempts if few else needed.tasks_at_attempts) or 0
-    if tasks is not None:
+    text = sentences.power(artifact).rstrip(".")
+    if not text:
+        return None
+    text = text[:1].lower() + text[1:]
+    if "would show" in text and (advised := sentences.advised(artifact)):
+        tasks, attempts = advised
         values |= {"tasks": tasks, "attempts": attempts}
         prices = [artifact.metrics_of(arm).mean_cost_per_attempt for arm in (artifact.arm, BASELINE)]
         price = tasks * attempts * len(artifact.models) * sum(one or 0.0 for one in prices)
@@ -340,7 +353,7 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         said.append(f"broke {len(broke)}: {plain(broke[0], _NAME)} {before} → {after}{told}{more}")
         values["task"] = broke[0]
     if mended:
-        said.append(f"mended {mended}")
+        said.append(f"mended {counted(mended, 'task')}")
     return _line("tasks", " · ".join(said), values)
 
 
@@ -426,7 +439,8 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
     run, codes = artifact.run_id, artifact.reason_codes or []
     match state:
         case "skipped" if "below_threshold" in codes:
-            yield (f"to run it all the same, add --eval-threshold {artifact.candidate_score:g}",)
+            what = artifact.candidate_id or "it"
+            yield (f"to run {what} all the same, add --eval-threshold {artifact.candidate_score:g}",)
         case "skipped" | "no_result" if not artifact.was_run:
             yield ("mend the candidate in the ranking, then run again",)
         case "cancelled":
@@ -454,7 +468,7 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
     if artifact.status == "over_budget":
         counts = artifact.attempts
         paid = (cost.spent_usd or 0.0) + cost.assumed_usd
-        share = counts.planned / counts.run if counts and counts.planned and counts.run else 2.0
+        share = counts.planned / counts.made if counts and counts.planned and counts.made else 2.0
         budget = max(paid * share, artifact.cost.budget_usd or 0.0 if artifact.cost else 0.0) * _MORE_MONEY
         return "go on with a larger budget", "resume", run, "--budget-usd", f"{budget:.2g}"
     if artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or []):
@@ -468,15 +482,9 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
 
 
 def _more(artifact: Artifact) -> tuple[str, ...]:
-    needed = artifact.needed
-    if (
-        needed
-        and needed.attempts is not None
-        and artifact.pass_k < needed.attempts <= sentences.MOST_ADVISED_ATTEMPTS
-    ):
-        return (f"run it again with --pass-k {needed.attempts}",)
-    if needed and needed.tasks is not None and needed.tasks > needed.n_pairs:
-        return (
-            f"add tasks like these, {needed.tasks} in all, and run them with --pass-k {needed.tasks_at_attempts}",
-        )
+    tasks, attempts = sentences.advised(artifact) or (0, 0)
+    if artifact.needed and tasks == artifact.needed.n_pairs and attempts:
+        return (f"run it again with --pass-k {attempts}",)
+    if tasks:
+        return (f"add tasks like these, {tasks} in all, and run them with --pass-k {attempts}",)
     return ("run it again with more tasks like these",)

@@ -35,7 +35,7 @@ from aggregate.text.formats import DIGITS, clean, plain, rounded
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
 _SHOWN_ERRORS = 3
-_SHOWN_FLAKY = 20
+_SHOWN_FLAKY = 10
 _NAME = 40
 _UNEVEN = 1.2  # errors take a few attempts from an arm
 
@@ -238,7 +238,10 @@ def _measured(view: _Candidate) -> dict[str, Any]:
             candidate_results, baseline_results, view.level, changes
         ),
         "baseline_results": baseline_results,
-        "warnings": [*(sentences.words([weak]) for weak in gate.warnings), *_warnings(view)],
+        "warnings": [
+            *(sentences.words([_with_tasks(weak, view)]) for weak in gate.warnings),
+            *_warnings(view),
+        ],
     }
 
 
@@ -257,9 +260,13 @@ def _verdict(view: _Candidate) -> Verdict:
 
 
 def _with_tasks(reason: Reason, view: _Candidate) -> Reason:
-    """The verdict's reason with its metric, and the tasks that only one arm passed."""
-    if not reason.code.startswith("delta_"):
+    """A reason that counts tasks with its metric, and where arms differ with the tasks that only one arm passed."""
+    if "tasks" not in reason.values:
         return reason
+    each = (view.sequential and view.sequential.block["stopped_after"]) or view.info.pass_k
+    values = {**reason.values, "tasks": f"tasks passed{f' in any of {each} attempts' if each > 1 else ''}"}
+    if not reason.code.startswith("delta_"):
+        return Reason(reason.code, values)
     both, several = view.both, len(view.info.models) > 1
     ours, theirs = (both[f"{arm}_passed"] > 0 for arm in (CANDIDATE, BASELINE))
     names = ""
@@ -268,9 +275,7 @@ def _with_tasks(reason: Reason, view: _Candidate) -> Reason:
         short = sentences.short_models(view.info.models)
         tasks = [f"{task} ({short.get(model, model)})" if several else task for task, model in rows]
         names += f"{'; ' if names else ': '}{word} {sentences.listed(tasks, _NAME)}" if tasks else ""
-    each = (view.sequential and view.sequential.block["stopped_after"]) or view.info.pass_k
-    tries = f" in any of {each} attempts" if each > 1 else ""
-    values = {**reason.values, "tasks": f"tasks passed{tries}", "names": names}
+    values["names"] = names
     net = int(ours.sum()) - int(theirs.sum())
     if len(both) == len(view.paired) and net:
         values["moved"] = f"{'rose' if net > 0 else 'fell'} by {abs(net)} of {len(both)}"
@@ -298,7 +303,7 @@ def _decisions(view: _Candidate) -> dict[str, Any]:
             like_these = view.sequential.decision
     suite = decision(suite_interval, view.info.margin, view.errors)
     missed = None
-    if suite.decision == "inconclusive" and len(view.both):
+    if suite.decision == "inconclusive" and len(view.both) and _verdict(view).verdict != "error":
         missed = comparison.could_miss(view.both, suite_interval, view.info.pass_k)
     return {**_decided(like_these, suite), "could_miss": missed}
 

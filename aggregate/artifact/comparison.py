@@ -228,7 +228,7 @@ def results(
     The telling attempt is the first that passed, else the first that was judged, else the first.
     """
     mine = tasks[tasks["arm"] == arm]
-    telling, errors, failures = _telling(attempts[attempts["arm"] == arm], mine)
+    telling, errors, failures, missed = _telling(attempts[attempts["arm"] == arm], mine)
     columns = {
         **{name: values(mine[column]) for name, column in _COLUMNS.items()},
         "passed": [None if np.isnan(value) else bool(value) for value in mine["passed"].tolist()],
@@ -236,6 +236,7 @@ def results(
         "details": values(telling["details"]),
         "error": values(errors),
         "failure": values(failures),
+        "missed": [one if isinstance(one, tuple) else () for one in missed.tolist()],
     }
     return cleaned_rows(TaskResult, columns, digits)
 
@@ -278,16 +279,17 @@ def _bounds(passes: int, judged: int, baseline_passes: int, baseline_judged: int
 
 def _telling(
     attempts: pd.DataFrame, tasks: pd.DataFrame
-) -> tuple[pd.DataFrame, pd.Series[Any], pd.Series[Any]]:
-    """Of each task the telling attempt, the first error, and what was said of the first failure; in their order."""
+) -> tuple[pd.DataFrame, pd.Series[Any], pd.Series[Any], pd.Series[Any]]:
+    """Of each task the telling attempt, the first error, what was said of the first failure, and what that missed."""
     units = pd.MultiIndex.from_frame(tasks[UNIT])
-    run = attempts.loc[attempts["outcome"] != "skipped", [*UNIT, "outcome", "details", "error"]]
+    run = attempts.loc[attempts["outcome"] != "skipped", [*UNIT, "outcome", "details", "error", "missed"]]
     ranked = run.assign(rank=run["outcome"].map(_RANK)).sort_values("rank", kind="stable")
     telling = ranked.drop_duplicates(UNIT).set_index(UNIT)
     erred = run[run["error"].notna()].drop_duplicates(UNIT).set_index(UNIT)
     lost = run[run["outcome"].isin(["failed", "timeout"])].drop_duplicates(UNIT).set_index(UNIT)
     said = lost["details"].where(lost["outcome"] != "timeout", "timed out")
-    return telling.reindex(units), erred["error"].reindex(units), said.reindex(units)
+    missed = lost["missed"].reindex(units)
+    return telling.reindex(units), erred["error"].reindex(units), said.reindex(units), missed
 
 
 def overall(

@@ -107,8 +107,8 @@ def _rates(artifact: Artifact) -> Iterator[Cause]:
         text = f"{room} left to gain: the baseline passes {rate(rates[1])} of attempts"
         yield Cause(code="saturated", text=text, remedy="add harder tasks", values=values)
     elif max(rates) < near:
-        text = f"hardly a task can be passed: the candidate passes {rate(rates[0])} of attempts"
-        remedy = "read a failed one: does the judge ask for what the prompt asks for?"
+        text = f"hardly a task can be passed (candidate {rate(rates[0])} of attempts)"
+        remedy = "read a failed one: does its judge ask for what its prompt asks for?"
         yield Cause(code="floor", text=text, remedy=remedy, values=values)
 
 
@@ -152,7 +152,7 @@ def _few_tasks(artifact: Artifact) -> Iterator[Cause]:
         yield Cause(
             code="few_tasks",
             text=sentences.too_small(artifact),
-            remedy=sentences.enough(needed),
+            remedy=sentences.enough(artifact) or "add tasks like these",
             values={"tasks": needed.n_pairs, "detectable": smallest, "effect": needed.effect},
         )
 

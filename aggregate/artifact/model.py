@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -183,6 +183,11 @@ class AttemptCounts(_Block):
     skipped: int | None
     cached: int = 0
     by_arm: dict[str, dict[str, int]] = {}
+
+    @property
+    def made(self) -> int:
+        """How many of `planned` were made; `run` counts only the baseline's and this candidate's."""
+        return self.run if self.planned is None or self.skipped is None else self.planned - self.skipped
 
 
 class CommonError(_Block):
@@ -456,6 +461,9 @@ class TaskResult:
     accuracy_range: Number | None
     cost_usd: Number | None
     failure: str | None = None  # what the judge said of the first attempt that did not pass
+    missed: list[str] = field(
+        default_factory=list
+    )  # expected strings and criteria that this attempt did not meet
 
     @property
     def said(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from aggregate.artifact.model import Artifact, Bounds, CostRatio, Needed, RunCost, RunsCompared
+from aggregate.artifact.model import Artifact, Bounds, CostRatio, RunCost, RunsCompared
 from aggregate.formulas.verdict import Reason, exit_code, largest_ratio
 from aggregate.text.formats import (
     counted,
@@ -32,16 +32,16 @@ _WORDS = {
     "cannot_be_run": "{why}",
     "not_run": "nothing was run",
     "hopeless": "the run was given up: {why}",
-    "cancelled": "the run was cancelled{why}; numbers cover the pairs it has",
-    "over_budget": "the budget ran out{why}; numbers cover the pairs it has",
+    "cancelled": "the run was cancelled{why}",
+    "over_budget": "the budget ran out{why}",
     "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
-    "weak_baseline": "baseline pass rate {rate} < {least}",
+    "weak_baseline": "baseline pass rate {rate} < {least} ({tasks})",
     "ended": "the run ended before all its attempts were made: no decision",
     "weak_baseline_certain": "{why}",
     "no_pairs": "no task was judged in both arms",
     "unjudged_arm": "no attempt could be judged in the {arm}",
-    "enough_alone": "pass rate {rate} >= {least} without a baseline",
-    "too_few_alone": "pass rate {rate} < {least} without a baseline",
+    "enough_alone": "{tasks}: {rate}, at least the {least} that are asked of a candidate alone",
+    "too_few_alone": "{tasks}: {rate}, less than the {least} that are asked of a candidate alone",
     "delta_no_worse": "{tasks} {moved}{names}",
     "delta_worse": "{tasks} {moved}{names}",
     "no_baseline": "there is no baseline to compare with",
@@ -66,7 +66,7 @@ def words(reasons: Iterable[Reason]) -> str:
 def _shown(name: str, value: Any) -> Any:
     if name in ("low", "high"):
         return points(value)
-    if name == "power":
+    if name in ("power", "rate", "least"):
         return rate(value)
     return size_in_points(value) if name in ("margin", "effect") else value
 
@@ -85,8 +85,29 @@ def short_models(models: Iterable[str]) -> dict[str, str]:
             short[model] = kind
         else:
             short[model] = plain(f"{kind}:{PurePath(rest).name}" if kind == "replay" else model, _MODEL)
-    alike = [model for model, name in short.items() if list(short.values()).count(name) > 1]
+    alike = sorted(model for model, name in short.items() if list(short.values()).count(name) > 1)
     return short | {model: f"{short[model]} {number}" for number, model in enumerate(alike, start=1)}
+
+
+def with_short_model(name: str, artifact: Artifact) -> str:
+    """The name of a task that ends in its model in brackets, with what people call the model."""
+    for model, short in short_models(artifact.models).items():
+        if name.endswith(f" ({model})"):
+            return f"{name.removesuffix(f'({model})')}({short})"
+    return name
+
+
+def models_named(artifact: Artifact) -> str:
+    """Which model each short name stands for, where it is not the model's own."""
+    short = short_models(artifact.models)
+    return ", ".join(f"{name} is {plain(model, 200)}" for model, name in short.items() if name != model)
+
+
+def attempts_each(result: Artifact | RunsCompared) -> int | None:
+    """How many attempts of each task were made: fewer than planned where the run stopped early."""
+    if isinstance(result, RunsCompared):
+        return None
+    return (result.sequential and result.sequential.stopped_after) or result.pass_k
 
 
 def by_model(artifact: Artifact | RunsCompared) -> bool:
@@ -187,11 +208,11 @@ def efficiency(artifact: Artifact) -> str:
     "Same quality" is said where an interval of the difference holds 0 and lies within the margin on either side.
     """
     measures = artifact.efficiency.all if artifact.efficiency else {}
-    told = [
-        f"{times(one.ratio)} times the {name.replace('_', ' ')} ({between(one)})"
-        for name, one in measures.items()
-        if name in ("cost", "input_tokens", "output_tokens") and one.ratio is not None
-    ]
+    told: list[str] = []
+    for name, one in measures.items():
+        if name in ("cost", "input_tokens", "output_tokens") and one.ratio is not None:
+            level = f"{level_text(one.level)} interval " if one.low is not None and not told else ""
+            told.append(f"{times(one.ratio)} times the {name.replace('_', ' ')} ({level}{between(one)})")
     if not told:
         return ""
     if measures["cost"].ratio is not None:  # it is the first, and says it all
@@ -274,14 +295,25 @@ def bought(artifact: Artifact) -> str:
 
 
 def power(result: Artifact | RunsCompared) -> str:
-    """What so many tasks are likely to miss, and what would show the difference that was asked for."""
+    """What so many tasks are likely to miss, and what would show the difference that was asked for.
+
+    A run that stopped early has seen how little more attempts would help, and is told nothing that is only likely.
+    """
     needed, smallest = result.needed, result.min_detectable_effect
     if needed is None or not needed.n_pairs:
         return ""
-    if smallest is not None and smallest <= needed.effect:
+    early = _stopped_early(result)
+    if smallest is not None and smallest <= needed.effect and not early:
         tasks = counted(needed.n_pairs, "task")
         return f"{tasks} are likely to show a difference of {size_in_points(smallest)} or more."
-    return f"{_capital(too_small(result))}; {enough(needed)}."
+    said = [] if early else [too_small(result)]
+    told = "; ".join(filter(None, (*said, enough(result))))
+    return f"{_capital(told)}." if told else ""
+
+
+def _stopped_early(result: Artifact | RunsCompared) -> bool:
+    each = attempts_each(result)
+    return isinstance(result, Artifact) and each is not None and each < result.pass_k
 
 
 def too_small(result: Artifact | RunsCompared) -> str:
@@ -294,14 +326,35 @@ def too_small(result: Artifact | RunsCompared) -> str:
     return f"{tasks} {are} likely to miss a difference below {size_in_points(smallest)}"
 
 
-def enough(needed: Needed) -> str:
-    """How many attempts or tasks are likely to show the difference that was asked for."""
+def advised(result: Artifact | RunsCompared) -> tuple[int, int] | None:
+    """How many tasks, and attempts of each, are likely to show what was asked for; None where no number is known.
+
+    More attempts of the same tasks are advised only where they are more than were planned.
+    """
+    needed, made = result.needed, attempts_each(result)
+    if needed is None:
+        return None
+    planned = result.pass_k if isinstance(result, Artifact) else 0
+    more = needed.attempts is not None and planned < needed.attempts <= MOST_ADVISED_ATTEMPTS
+    if more and needed.attempts is not None and made in (None, planned):
+        return needed.n_pairs, needed.attempts
+    if needed.tasks is not None and needed.tasks > needed.n_pairs:
+        return needed.tasks, needed.tasks_at_attempts
+    return None
+
+
+def enough(result: Artifact | RunsCompared) -> str:
+    """How many attempts or tasks are likely to show the difference that was asked for; empty where nobody knows."""
+    needed, told = result.needed, advised(result)
+    if needed is None:
+        return ""
     target = size_in_points(needed.effect)
-    if needed.attempts is not None and needed.attempts <= MOST_ADVISED_ATTEMPTS:
-        return f"{counted(needed.attempts, 'attempt')} of each would show {target}"
-    if needed.tasks is not None:
-        return f"{needed.tasks} tasks × {counted(needed.tasks_at_attempts, 'attempt')} would show {target}"
-    return f"no affordable number of such tasks would show {target}"
+    if told is None:
+        return "" if needed.tasks else f"no affordable number of such tasks would show {target}"
+    tasks, attempts = told
+    if tasks == needed.n_pairs:
+        return f"{counted(attempts, 'attempt')} of each would show {target}"
+    return f"{tasks} tasks × {counted(attempts, 'attempt')} would show {target}"
 
 
 def simulated(artifact: Artifact | RunsCompared) -> str:

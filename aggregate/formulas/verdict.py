@@ -97,7 +97,8 @@ def verdict(
     problems += error_reasons(arms or {})
     warnings: tuple[Reason, ...] = ()
     if not no_baseline and baseline < WEAK_BASELINE:
-        weak = Reason("weak_baseline", {"rate": round(baseline, 4), "least": WEAK_BASELINE})
+        values = {"rate": round(baseline, 4), "least": WEAK_BASELINE, "tasks": "tasks passed"}
+        weak = Reason("weak_baseline", values)
         if baseline_must_pass:
             problems.append(weak)
         else:
@@ -115,8 +116,8 @@ def verdict(
         return Verdict("error", tuple(problems), warnings)
     if no_baseline:
         passes = candidate >= SMALLEST_PASS_RATE
-        rate = {"rate": round(candidate, 4), "least": SMALLEST_PASS_RATE}
-        reason = Reason("enough_alone" if passes else "too_few_alone", rate)
+        values = {"rate": round(candidate, 4), "least": SMALLEST_PASS_RATE, "tasks": "tasks passed"}
+        reason = Reason("enough_alone" if passes else "too_few_alone", values)
     else:
         from aggregate.formulas.rates import rounded_delta
 

@@ -105,6 +105,7 @@ ATTEMPTS: dict[str, Column] = {
     "retries": Column("float", "how often the model was asked again", "record.retries"),
     "tags": Column("str", "the task's tags, joined by `;`"),
     "matched": Column("object", "matched strings and satisfied criteria, joined by `;`"),
+    "missed": Column("object", "expected strings and criteria that were not met, joined by `;`"),
     "has_concepts": Column("bool", "whether strings or criteria were looked for"),
 }
 JUDGMENTS: dict[str, Column] = {
@@ -293,6 +294,7 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
         "error": error[:DETAIL_CHARACTERS] if error else None,
         "tags": ";".join(sorted(tags)) if tags else None,
         "matched": together["matched"] if judged else (),
+        "missed": together["missed"] if judged else (),
     }
     completed = _NO_COMPLETION if completion is None else _COMPLETION(vars(completion))
     timed = facts["benchmarks"] or (first is not None and (first.judge == "benchmark" or first.benchmarks))
@@ -331,6 +333,7 @@ def _judges(judges: list[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any
         "judge_input_tokens": _total(judge.input_tokens for judge in judges),
         "judge_output_tokens": _total(judge.output_tokens for judge in judges),
         "matched": _met_by_half(list(map(_met, judges))),
+        "missed": _met_by_half([list(judge.missed) for judge in judges]),
         "has_concepts": any(judge.matched or judge.missed or judge.criteria for judge in judges),
     }
     return judgments, criteria, together
@@ -349,6 +352,7 @@ def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]
         "judge_input_tokens": facts["input_tokens"],
         "judge_output_tokens": facts["output_tokens"],
         "matched": matched if len(matched) < 2 else tuple(sorted(set(matched))),
+        "missed": tuple(facts["missed"]),
         "has_concepts": bool(matched or facts["missed"]),
     }
     return [_judgment(1, facts, rate)], [], together

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,8 +15,8 @@ from rich.text import Text
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
 from aggregate.report.charts import axis
-from aggregate.report.source import CANDIDATES, candidate_row, ranked
-from aggregate.text.formats import counted, duration, level_text, plain, points, rate, shown
+from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
+from aggregate.text.formats import duration, plain, points
 
 MOST_LINES = 15
 MOST_LINES_OF_SEVERAL = 20
@@ -56,14 +56,15 @@ def _one(answer: RunAnswer, width: int) -> list[Text]:
         if line.kind == "rates" and len(text := f"  {line.text}    {_bar(line)}") <= width:
             rows.append(Text(text.rstrip()))
         else:
-            rows.append(_row(line.text, width, "yellow" if line.kind in ("diagnosis", "warnings") else ""))
+            style = "yellow" if line.kind in ("diagnosis", "warnings") else ""
+            rows.append(_row(line.text, width, style, 3 if line.kind == "diagnosis" else 2))
     rows += _next(answer.next, width)
     return rows
 
 
-def _row(text: str, width: int, style: str = "") -> Text:
+def _row(text: str, width: int, style: str = "", most: int = 2) -> Text:
     """A line of the answer, on two rows where it is long; what is longer is cut."""
-    rows = textwrap.wrap(text, width - 4, max_lines=2, placeholder=" …", break_on_hyphens=False)
+    rows = textwrap.wrap(text, width - 4, max_lines=most, placeholder=" …", break_on_hyphens=False)
     return Text("\n    ".join([f"  {rows[0]}", *rows[1:]]) if rows else "", style)
 
 
@@ -88,37 +89,29 @@ def _bar(line: AnswerLine) -> str:
 def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     """One table, best first: each with its own rate, difference, interval and answer."""
     ordered = ranked(artifacts)
-    best = answer_of(ordered[0])
     named = max(9, *(len(plain(artifact.name, _NAME)) for artifact in artifacts))
-    rows = [Text(f"{counted(len(artifacts), 'candidate')}, best first", "bold")]
-    rows += [_row(text, width) for text in _shared(best)]
+    heading, *told = shared(ordered)
+    rows = [Text(heading, "bold"), *(_row(text, width) for text in told)]
+    if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
+        rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
     head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
         CANDIDATES[0].lower(), named, *map(str.lower, CANDIDATES[1:])
     )
-    rows.append(Text(head, "bold"))
+    if any(answer_of(artifact).line("rates") for artifact in ordered):
+        rows.append(Text(head, "bold"))
     for artifact in ordered:
         answer = answer_of(artifact)
-        name, share, difference, between, said = candidate_row(artifact)
-        left = f"  {plain(name, _NAME):<{named}} "
-        if answer.line("rates") is not None:
-            left += f"{share:>9} {difference:>7} {between:>16}  "
+        name, share, difference, between, said = candidate_row(artifact, " here")
+        left = f"{plain(name, _NAME):<{named}} "
+        if answer.line("rates") is None:  # there is room for why not
+            rows.append(_row(left + plain(said), width, _STYLES.get(answer.state, "")))
+            continue
+        left = f"  {left}{share:>9} {difference:>7} {between:>16}  "
         room = max(width - len(left) - 1, 20)
         rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
-    told = [answer_of(artifact) for artifact in ordered]
-    worst = next((line for one in told if (line := one.line("diagnosis"))), None)
-    rows += [_row(worst.text, width, "yellow")] if worst else []
-    return rows + next((found for one in told if (found := _next(one.next, width))), [])
-
-
-def _shared(best: RunAnswer) -> Iterator[str]:
-    """What holds for all candidates of a run: what they are compared with, and how sure their intervals are."""
-    what, ranges = best.line("what"), best.line("ranges")
-    if what is not None:
-        yield f"against {what.text.partition(' against ')[2]}"
-    if ranges is not None:
-        level = level_text(ranges.figure("level") or 0.0)
-        passed = shown(best.figure("rates", "baseline"), rate)
-        yield f"the baseline passes {passed} of attempts; {level} intervals, tasks like these"
+    if worst := worst_cause(ordered):
+        rows.append(_row(worst, width, "yellow", 3))
+    return rows + _next(next_of(ordered), width)
 
 
 def _next(step: NextStep, width: int) -> list[Text]:

@@ -48,8 +48,9 @@ def summary(info: RunInfo, frames: Frames) -> dict[str, Any]:
 
 def write_exports(info: RunInfo, frames: Frames, folder: Path) -> list[Path]:
     """Write summary.json, attempts.csv, judgments.csv, criteria.csv and tasks.csv."""
+    joined = {name: frames.attempts[name].map(";".join) for name in ("matched", "missed")}
     tables = {
-        "attempts": frames.attempts.assign(matched=frames.attempts.matched.map(";".join)),
+        "attempts": frames.attempts.assign(**joined),
         "judgments": frames.judgments,
         "criteria": frames.criteria,
         "tasks": frames.tasks,

@@ -26,7 +26,7 @@ from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
-from aggregate.report.source import CANDIDATES, GROUP_COLUMNS, Material, TaskText, Unit, units, view
+from aggregate.report.source import CANDIDATES, GROUP_COLUMNS, Material, TaskText, Unit, shared, units, view
 from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
 from aggregate.text.formats import clean, dumps, plain, shown
@@ -55,6 +55,7 @@ def report(artifacts: list[Artifact], index: str, blocks: list[str], *, frames: 
     template = _environment().get_template("report.html")
     return template.generate(
         views=[view(artifact) for artifact in artifacts],
+        shared=list(shared(artifacts)),
         columns=(CANDIDATES, GROUP_COLUMNS),
         policy="; ".join(policy),
         script=Markup(script),

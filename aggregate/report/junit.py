@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, TaskResult
+from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE
 from aggregate.report.source import Material
 from aggregate.text.files import write_text
@@ -48,10 +49,10 @@ def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> Eleme
     suite = ElementTree.Element("testsuite", name=arm)
     if artifact.created_at:
         suite.set("timestamp", artifact.created_at.removesuffix("Z"))
-    several = len(artifact.models) > 1
+    models = short_models(artifact.models) if len(artifact.models) > 1 else {}
     skill = artifact.skill_id or "uplift"
     for result in results:
-        name = f"{result.task_id} [{result.model}]" if several else result.task_id
+        name = result.task_id + (f" [{models[result.model]}]" if result.model in models else "")
         suite.append(_case(f"{skill}.{arm}", name, result, fails=arm != BASELINE))
     _add_counts(suite, sum(result.duration_ms or 0 for result in results))
     return suite

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
 from aggregate.report.source import (
@@ -16,11 +17,12 @@ from aggregate.report.source import (
     candidate_row,
     consistency,
     efficiency,
-    errors,
     groups,
     line_text,
     metrics,
     moved,
+    notes,
+    shared,
     units,
 )
 from aggregate.text.files import write_text
@@ -39,12 +41,9 @@ def text(material: Material) -> str:
     """The whole report. Names and messages come out as they are, whatever Markdown or HTML they hold."""
     lines: list[str] = []
     if material.others:
-        lines += [
-            f"### {counted(len(material.ranked), 'candidate')}, best first",
-            "",
-            *_candidates(material),
-            "",
-        ]
+        heading, *told = shared(material.ranked)
+        lines += [f"### {heading}", "", *(f"{escaped(one, _LINE)}  " for one in told), ""]
+        lines += [*_candidates(material), ""]
     for artifact in material.ranked:
         lines += _one(artifact, "####" if material.others else "###")
     return "\n".join(lines)
@@ -169,9 +168,9 @@ def _consistency(artifact: Artifact) -> Iterable[str]:
 def _tasks(artifact: Artifact) -> Iterable[str]:
     """Every task, folded; of many only the first."""
     listed = units(artifact)
-    several = len(artifact.models) > 1
+    names = sentences.short_models(artifact.models) if len(artifact.models) > 1 else {}
     lines = ["| task | baseline | candidate | difference | notes |", "|---|---:|---:|---:|---|"]
-    lines += [_task(unit, several=several) for unit in listed[:SHOWN_TASKS]]
+    lines += [_task(unit, names.get(unit.model, "")) for unit in listed[:SHOWN_TASKS]]
     if len(listed) > SHOWN_TASKS:
         lines.append(f"| … and {len(listed) - SHOWN_TASKS} more | | | | |")
     return _folded(f"All {counted(len(listed), 'task')}", lines) if listed else ()
@@ -182,8 +181,8 @@ def _folded(title: str, lines: Iterable[str]) -> Iterable[str]:
     return f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""
 
 
-def _task(unit: Unit, *, several: bool) -> str:
-    name = code(unit.task) + (f" ({code(unit.model, 40)})" if several else "")
+def _task(unit: Unit, model: str) -> str:
+    name = code(unit.task) + (f" ({code(model)})" if model else "")
     notes = [flag for flag in unit.flags if flag != "changed"]
     passed = " | ".join(_passed(side) for side in (unit.baseline, unit.candidate))
     return f"| {name} | {passed} | {shown(unit.difference, in_points)} | {', '.join(notes)} |"
@@ -194,14 +193,11 @@ def _passed(side: TaskResult | None) -> str:
 
 
 def _warnings(artifact: Artifact) -> Iterable[str]:
-    said = [
-        f"error in {escaped(arm, 40)}, {entry.count}×: {code(entry.message, 200)}"
-        for arm, entry in errors(artifact)
-    ]
-    said += [escaped(warning, 200) for warning in artifact.warnings]
+    said = [escaped(one, _LINE) for one in (*notes(artifact), sentences.models_named(artifact)) if one]
     return _folded(counted(len(said), "note"), [f"- {one}" for one in said]) if said else ()
 
 
 def _size(artifact: Artifact) -> str:
-    models = ", ".join(code(model) for model in artifact.models)
-    return f"{models}, {counted(artifact.pass_k, 'attempt')} each"
+    models = ", ".join(map(code, sentences.short_models(artifact.models).values()))
+    planned = "" if artifact.status == "finished" else " planned"
+    return f"{models}, {counted(artifact.pass_k, 'attempt')} each{planned}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
-from aggregate.artifact.answer import answer_of, attempts_each
+from aggregate.artifact.answer import answer_of, state_words
 from aggregate.artifact.model import (
     MEASURES,
     AnswerLine,
@@ -18,9 +19,11 @@ from aggregate.artifact.model import (
     Artifact,
     Bounds,
     CandidateResult,
+    CauseCode,
     CommonError,
     CostRatio,
     GroupNumbers,
+    NextStep,
     TaskChange,
     TaskResult,
 )
@@ -31,6 +34,7 @@ from aggregate.report import charts
 from aggregate.text import files
 from aggregate.text.formats import (
     MISSING,
+    counted,
     duration,
     in_points,
     level_text,
@@ -168,16 +172,18 @@ ROWS: tuple[TableRow, ...] = (
 )
 
 
-_STATES = ["better", "no_worse", "nothing_to_learn", "cannot_tell", "worse", "alone"]
+_COMPARED = ["better", "no_worse", "nothing_to_learn", "cannot_tell", "worse"]
+_STATES = [*_COMPARED, "alone", "cancelled", "no_result", "skipped"]
 
 
 def ranked(artifacts: Iterable[Artifact]) -> list[Artifact]:
-    """Candidates in the order of tables: better ones first, those without a result last."""
+    """Candidates in the order of tables: better ones first, those without a result last, by their ranking's score."""
 
-    def place(artifact: Artifact) -> tuple[int, float, str]:
+    def place(artifact: Artifact) -> tuple[int, float, float, str]:
         state = answer_of(artifact).state
-        known = _STATES.index(state) if state in _STATES else len(_STATES)
-        return known, -(artifact.attempt_delta or 0.0), artifact.name
+        gain = (artifact.attempt_delta if state in _COMPARED else artifact.execution_pass_rate) or 0.0
+        told = gain if state in _COMPARED or state == "alone" else 0.0
+        return _STATES.index(state), -told, -(artifact.candidate_score or 0.0), artifact.name
 
     return sorted(artifacts, key=place)
 
@@ -185,18 +191,58 @@ def ranked(artifacts: Iterable[Artifact]) -> list[Artifact]:
 CANDIDATES = ("Candidate", "Attempts", "Points", "Interval", "Answer")
 
 
-def candidate_row(artifact: Artifact) -> tuple[str, str, str, str, str]:
+def candidate_row(artifact: Artifact, *here: str) -> tuple[str, str, str, str, str]:
     """A candidate in the table of several: name, attempts passed, difference, its interval, and the answer."""
     answer = answer_of(artifact)
     share, difference, low, high = (
         shown(answer.figure("rates", name), how)
         for name, how in (("candidate", rate), ("difference", points), ("low", points), ("high", points))
     )
-    where = " here" if answer.scope == "exactly_this_suite" else ""
     closed = f", gate {answer.gate}" if answer.gate in ("fail", "error") else ""
     why = answer.line("why")
-    said = answer.state.replace("_", " ") + where + closed + (f": {why.text}" if why else "")
+    said = state_words(answer, *here) + closed + (f": {why.text}" if why else "")
+    if answer.state == "alone":
+        said = f"{said}: {answer.headline.partition(': ')[2]}"
     return artifact.name, share, difference, f"{low} to {high}" if low != MISSING else MISSING, said
+
+
+def shared(ordered: Sequence[Artifact]) -> Iterator[str]:
+    """A heading for several candidates, what they are compared with, and how sure their intervals are."""
+    best, was_run = answer_of(ordered[0]), any(artifact.was_run for artifact in ordered)
+    yield f"{counted(len(ordered), 'candidate')}, best first{' (simulated)' if best.simulated and was_run else ''}"
+    what, ranges = best.line("what"), best.line("ranges")
+    if what is not None and was_run:
+        _, against, rest = what.text.rpartition(" against ")
+        yield f"against {rest}" if against else f"each alone · {rest.partition(' · ')[2]}"
+    if ranges is not None:
+        level = level_text(ranges.figure("level") or 0.0)
+        passed = shown(best.figure("rates", "baseline"), rate)
+        yield f"the baseline passes {passed} of attempts; {level} intervals, tasks like these"
+
+
+def candidate_text(artifact: Artifact) -> str:
+    """A candidate's row where there is no table."""
+    _, share, difference, interval, said = candidate_row(artifact)
+    if answer_of(artifact).line("rates") is None:
+        return said
+    return f"{share} of attempts, {difference} points ({interval}): {said}"
+
+
+def next_of(artifacts: Iterable[Artifact]) -> NextStep:
+    """What to do next after several candidates: what the first of them says that says something."""
+    steps = (answer_of(artifact).next for artifact in artifacts)
+    return next((step for step in steps if step.text), NextStep())
+
+
+def worst_cause(artifacts: Iterable[Artifact]) -> str:
+    """The worst cause of all candidates, with its candidate's name; empty without any."""
+    codes = get_args(CauseCode)
+    told = [(codes.index(one.diagnosis[0].code), one) for one in artifacts if one.diagnosis]
+    if not told:
+        return ""
+    _, artifact = min(told, key=lambda entry: entry[0])
+    cause = artifact.diagnosis[0]
+    return f"careful, {plain(artifact.name, 40)}: {cause.text}; {cause.remedy}"
 
 
 def line_text(line: AnswerLine) -> str:
@@ -229,13 +275,13 @@ def view(artifact: Artifact) -> dict[str, Any]:
             filter(None, (f"This run cost: {sentences.bill(artifact)}.", sentences.bought(artifact)))
         ),
         "consistency": consistency(artifact),
-        "warnings": _warnings(artifact),
+        "warnings": notes(artifact),
     }
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Tasks that lost or won of which a judge said the same, and the one that moved furthest as an example."""
+    """Tasks that lost or won for the same reason, and the one that moved furthest as an example."""
 
     said: str
     tasks: int
@@ -251,11 +297,11 @@ def moved(artifact: Artifact) -> dict[str, list[Moved]]:
     }
     other = {(one.task_id, one.model): one for one in artifact.baseline_results}
     found: dict[str, dict[str, list[TaskChange]]] = {"lost": {}, "won": {}}
-    for change in artifact.changes:
-        lost = change.change == "worse"
-        failed = (mine if lost else other).get((change.task_id, change.model))
-        said = plain((failed and failed.said) or "nothing was said", _SAID)
-        found["lost" if lost else "won"].setdefault(said, []).append(change)
+    for side, results, way in (("lost", mine, "worse"), ("won", other, "better")):
+        changes = [change for change in artifact.changes if change.change == way]
+        failed = [results.get((change.task_id, change.model)) for change in changes]
+        for change, said in zip(changes, _reasons(failed), strict=True):
+            found[side].setdefault(said, []).append(change)
     names = sentences.short_models(artifact.models) if len(artifact.models) > 1 else {}
 
     def group(said: str, changes: list[TaskChange]) -> Moved:
@@ -271,6 +317,17 @@ def moved(artifact: Artifact) -> dict[str, list[Moved]]:
         side: sorted((group(*told) for told in by_words.items()), key=lambda one: -one.tasks)
         for side, by_words in found.items()
     }
+
+
+def _reasons(failed: Sequence[TaskResult | None]) -> Iterator[str]:
+    """Why each of these failed: what most of them missed where several missed the same, else what the judge said."""
+    often = Counter(item for one in failed if one for item in set(one.missed))
+    for one in failed:
+        shared = max(one.missed if one else (), key=lambda item: (often[item], item), default="")
+        if often[shared] > 1:
+            yield plain(f"missing: {shared!r}", _SAID)
+        else:
+            yield plain((one and one.said) or "nothing was said", _SAID)
 
 
 GROUP_COLUMNS = ("Baseline", "Candidate", "Points", "Interval", "Time-outs", "Cost of an attempt")
@@ -312,7 +369,8 @@ def _facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("Made", plain(artifact.created_at or "", 40).replace("T", " ").replace("Z", " UTC")),
         (
             "Model" if len(artifact.models) == 1 else "Models",
-            ", ".join(plain(model, _NAME) for model in artifact.models),
+            (len(artifact.models) > 1 and sentences.models_named(artifact))
+            or ", ".join(plain(model, _NAME) for model in artifact.models),
         ),
         ("Took", duration(wall) if wall is not None else ""),
     ]
@@ -356,7 +414,7 @@ def metrics(artifact: Artifact, always: tuple[str, ...] = ()) -> list[tuple[str,
 
 
 def _label(row: TableRow, artifact: Artifact) -> str:
-    each = attempts_each(artifact)
+    each = sentences.attempts_each(artifact) or artifact.pass_k
     of = {"pass_rate": f" (any of {each})", "mean_cost_per_task": f" ({each} attempts)"}.get(row.metric, "")
     return row.label + of if each > 1 else row.label
 
@@ -385,7 +443,10 @@ def consistency(artifact: Artifact) -> list[dict[str, Any]]:
                 # Missing where judges look for nothing that has a name.
                 "overlap": None if (overlap := block.concept_overlap) is None else f"{overlap:.0f} %",
                 "range": shown(block.accuracy_range, lambda value: f"{value:.0f} points"),
-                "flaky": [(plain(task, _NAME), f"{spread:.0f}") for task, spread in ranges[:_LISTED_FLAKY]],
+                "flaky": [
+                    (plain(sentences.with_short_model(task, artifact), _NAME), f"{spread:.0f}")
+                    for task, spread in ranges[:_LISTED_FLAKY]
+                ],
                 "more": max(0, len(ranges) - _LISTED_FLAKY),
             }
         )
@@ -397,7 +458,8 @@ def errors(artifact: Artifact) -> list[tuple[str, CommonError]]:
     return [(arm, entry) for arm, entries in (artifact.errors or {}).items() for entry in entries]
 
 
-def _warnings(artifact: Artifact) -> list[str]:
+def notes(artifact: Artifact) -> list[str]:
+    """Errors and warnings; flaky tasks have a table."""
     return [
         *(
             f"Error in {plain(arm, 40)}, {entry.count}×: {plain(entry.message, 300)}"

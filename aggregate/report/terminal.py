@@ -5,7 +5,7 @@ Text that came from a suite, a model or a judge is stripped to plain characters 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,9 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregate.artifact import sentences
-from aggregate.artifact.model import Artifact, RunsCompared, SideRates
-from aggregate.report.source import GROUP_COLUMNS, ROWS, between, efficiency, errors, groups, metrics
+from aggregate.artifact.answer import BROKEN
+from aggregate.artifact.model import Artifact, RunsCompared, SideRates, TaskBounds, TaskChange
+from aggregate.report.source import (
+    GROUP_COLUMNS,
+    ROWS,
+    between,
+    consistency,
+    efficiency,
+    errors,
+    groups,
+    metrics,
+)
 from aggregate.text.formats import (
+    counted,
     in_points,
     level_text,
     p_value,
@@ -26,7 +37,8 @@ from aggregate.text.formats import (
 
 SHOWN_TASKS = 10
 _NAME = 40
-_STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red", "skipped": "bold yellow"}
+_COLOURS = {"better": "green", "worse": "red"}
+_CHANCE = 0.05  # of two runs that are compared, where a task has no interval
 
 
 def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
@@ -94,32 +106,47 @@ def _groups(artifact: Artifact) -> Iterable[RenderableType]:
 def _changes(
     artifact: Artifact | RunsCompared, before: str = "baseline", after: str = "candidate"
 ) -> Iterable[RenderableType]:
-    """The tasks that changed; with their p-values where one of them says something."""
-    changes = artifact.changes
+    """The tasks that changed by more than chance would, or by half; with p-values where one says something."""
+    intervals = {(one.task_id, one.model): one.interval for one in getattr(artifact, "candidate_results", ())}
+    clear = {change for change in artifact.changes if _is_clear(change, intervals)}
+    changes = [one for one in artifact.changes if one in clear or abs(one.difference) >= BROKEN - 1e-9]
     if not changes:
+        if others := len(artifact.changes):
+            yield _text(
+                f"{counted(others, 'task')} changed, none by half of its attempts or by more than chance."
+            )
         return
     names = sentences.short_models(artifact.models) if sentences.by_model(artifact) else {}
-    columns = ["tasks that changed", before, after, "p (corrected)"]
+    columns = ["tasks that changed most", before, after, "p (corrected)"]
     telling = any((change.adjusted_p_value or 0.0) < 0.995 for change in changes)
     rows = [
         (
             plain(change.task_id, _NAME) + (f" ({names[change.model]})" if change.model in names else ""),
             shown(change.baseline_pass_rate, rate),
-            Text(shown(change.candidate_pass_rate, rate), "green" if change.change == "better" else "red"),
+            Text(shown(change.candidate_pass_rate, rate), _COLOURS[change.change] if change in clear else ""),
             shown(change.adjusted_p_value, p_value),
         )
         for change in changes[:SHOWN_TASKS]
     ]
     yield _table(columns, rows) if telling else _table(columns[:-1], [row[:-1] for row in rows])
-    if len(changes) > SHOWN_TASKS:
-        yield _text(f"… and {len(changes) - SHOWN_TASKS} more tasks that changed.")
+    if others := len(artifact.changes) - len(changes[:SHOWN_TASKS]):
+        yield _text(f"… and {others} more that changed.")
+
+
+def _is_clear(change: TaskChange, intervals: Mapping[tuple[str, str], TaskBounds | None]) -> bool:
+    """Whether the task's interval leaves out 0, as on the page; without one, whether its p-value rules chance out."""
+    bounds = intervals.get((change.task_id, change.model))
+    if bounds is None:
+        return (change.adjusted_p_value or 0.0) < _CHANCE
+    return (bounds.low or 0.0) > 0 or (bounds.high or 0.0) < 0
 
 
 def _notes(artifact: Artifact) -> Iterable[RenderableType]:
     said = (
-        sentences.power(artifact),
+        "" if any(one.code == "few_tasks" for one in artifact.diagnosis) else sentences.power(artifact),
         *_flaky(artifact),
         sentences.bought(artifact),
+        sentences.models_named(artifact),
     )
     yield from map(_text, filter(None, said))
     yield from (_text(f"{one.text}; {one.remedy}", "yellow") for one in artifact.diagnosis)
@@ -135,16 +162,11 @@ def _notes(artifact: Artifact) -> Iterable[RenderableType]:
 
 def _flaky(artifact: Artifact) -> Iterable[str]:
     """One line per arm: the tasks whose score varies by more than 20 points between attempts."""
-    for arm, block in (artifact.consistency or {}).items():
-        ranges = block.ranges if block else {}
-        if not ranges:
-            continue
-        shown_tasks = [
-            f"{plain(task, _NAME)} (range {spread:.3g} points)"
-            for task, spread in list(ranges.items())[:SHOWN_TASKS]
-        ]
-        more = f", … and {len(ranges) - SHOWN_TASKS} more" if len(ranges) > SHOWN_TASKS else ""
-        yield f"Flaky in {plain(arm, _NAME)}: {', '.join(shown_tasks)}{more}"
+    for arm in consistency(artifact):
+        if arm["flaky"]:
+            tasks = ", ".join(f"{task} {spread}" for task, spread in arm["flaky"])
+            more = f", … and {arm['more']} more" if arm["more"] else ""
+            yield f"Flaky in {arm['arm']} (points between the best and the worst attempt): {tasks}{more}"
 
 
 def _table(names: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:

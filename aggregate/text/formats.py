@@ -82,6 +82,8 @@ def size_in_points(value: float) -> str:
 
 def seconds(value: float) -> str:
     """Milliseconds as seconds."""
+    if 0 < value < 1:
+        return "<0.001 s"
     return f"{value / 1000:.3g} s" if value < 1_000_000 else f"{value / 1000:,.0f} s"
 
 

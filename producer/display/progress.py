@@ -121,10 +121,10 @@ def _deltas(view: View, arms: Iterable[int]) -> Iterator[tuple[str, Text]]:
             style = "green" if delta.low > 0 else "red" if delta.high < 0 else ""
             estimate, low, high = map(whole_points, delta)
             words = Text(f"{estimate} points", style=style)
-            words.append(f" ({low} to {high}, roughly, so far)", style="dim")
+            words.append(f" of attempts passed ({low} to {high}, roughly)", style="dim")
         if len(view.arms) > 2:
             words.append(f"  {plain(view.arms[arm], LONGEST_NAME)}")
-        yield "delta", words
+        yield "so far", words
 
 
 def _in_flight(view: View) -> Iterator[str]:
@@ -132,9 +132,9 @@ def _in_flight(view: View) -> Iterator[str]:
     # The run's own count is newer than the heartbeats that tell the models, and would not be their sum.
     yield f"{sum(models.values()) if len(models) > 1 else view.progress.in_flight:,}"
     if len(models) > 1:
-        yield from (f"{plain(model, LONGEST_NAME)} {count:,}" for model, count in models.items())
+        yield from (f"{plain(view.called(model), LONGEST_NAME)} {count:,}" for model, count in models.items())
     elif models:
-        yield plain(next(iter(models)), 40)
+        yield plain(view.called(next(iter(models))), 40)
     if view.inside.retries:
         yield _count(view.inside.retries, "retry", "retries")
 
@@ -151,7 +151,9 @@ def _details(view: View, width: int) -> Iterator[tuple[str, Text]]:
     slowest = [attempt for attempt in view.inside.slowest if attempt.seconds >= 1]
     for number, slow in enumerate(slowest[:MOST_SLOWEST]):
         words = f"{_seconds(slow.seconds):>6}  {plain(slow.task, 40)}, {plain(slow.arm, LONGEST_NAME)}"
-        words += f", attempt {slow.number}" + (f", {plain(slow.model, LONGEST_NAME)}" if names_models else "")
+        words += f", attempt {slow.number}" + (
+            f", {plain(view.called(slow.model), LONGEST_NAME)}" if names_models else ""
+        )
         yield "" if number else "slowest", Text(words)
     beats = sorted(view.inside.workers, key=lambda beat: (beat.rate or 0.0, beat.worker))
     for number, beat in enumerate(beats[:MOST_WORKERS] if len(beats) > 1 else ()):
@@ -208,6 +210,8 @@ def delta_words(delta: Iterable[float]) -> str:
 
 def usd(amount: float) -> str:
     """Always as many digits for sums of about this size, so that nothing jumps."""
+    if amount <= 0:
+        return "$0"
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
@@ -328,7 +332,7 @@ def line(view: View) -> str:
     parts = [
         f"{view.progress.recorded}/{view.total} attempts",
         f"passing: {arms}",
-        f"delta {delta_words(deltas[0])}" if len(deltas) == 1 else "",
+        f"{delta_words(deltas[0])} points of attempts" if len(deltas) == 1 else "",
         f"{view.progress.in_flight} in flight",
         counted(view.workers, "worker"),
         _count(view.inside.retries, "retry", "retries"),

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from aggregate.artifact.sentences import short_models
 from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
 from aggregate.text.files import exists
@@ -80,7 +81,7 @@ def _at_home(places: Places) -> Iterator[RunRow]:
             state=first.status,
             created_at=first.created_at,
             suite=first.task_suite,
-            done=first.attempts.run if first.attempts else None,
+            done=first.attempts.made if first.attempts else None,
             total=first.attempts.planned if first.attempts else None,
             **results(artifacts),
         )
@@ -153,13 +154,16 @@ def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRec
 def attempt_texts(records: list[AttemptRecord]) -> str:
     """Attempts as text for a terminal; nothing that a model said can move the cursor or set colours."""
     parts = []
+    models = short_models(dict.fromkeys(record.model for record in records if record.model))
     for record in records:
         score = "–" if record.score is None else f"{record.score:.2f}"
-        head = f"attempt {record.attempt}, {record.arm}, {record.model}: {record.outcome}, score {score}"
+        model = models.get(record.model or "", record.model)
+        head = f"attempt {record.attempt}, {record.arm}, {model}: {record.outcome}, score {score}"
         lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
         text = record.completion.text if record.completion else ""
         lines += [f"  | {safe_line(line.expandtabs(4))}".rstrip() for line in text.splitlines()]
         parts.append("\n".join(lines) + "\n")
+    parts += [f"{name} is {plain(model)}\n" for model, name in models.items() if name != model]
     return "\n".join(parts)
 
 

@@ -12,7 +12,9 @@ from rich.table import Table
 
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
+from aggregate.artifact.sentences import short_models
 from aggregate.records.record import JUDGED
+from aggregate.report.source import candidate_text, next_of, ranked
 from aggregate.text.formats import plain
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
@@ -47,7 +49,7 @@ def _interrupted(places: Places, run_id: str) -> dict[str, Any]:
 
 def moment(seconds: float) -> str:
     """A time of day in seconds since 1970, as runs tell when they were created."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def state_word(state: State) -> str:
@@ -96,6 +98,10 @@ def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
         told = {line.kind: line.text for line in answer.lines}
         facts |= {name: getattr(first, name) for name in (*_RATES, "reason")}
         facts |= {"answer": answer.headline, "lines": told, "next": answer.next.text}
+    else:
+        ordered = ranked(artifacts)
+        rows = {one.candidate_id or one.arm: candidate_text(one) for one in ordered}
+        facts |= {"lines": rows, "next": next_of(ordered).text}
     return facts
 
 
@@ -160,7 +166,7 @@ def _arm(view: View, arm: int) -> dict[str, Any]:
         "timeouts": view.outcome(arm, "timeout"),
         "errors": view.outcome(arm, "error"),
         "pass_rate": _interval(view.passing(arm)),
-        "delta": _interval(view.delta(arm)),
+        "attempt_delta": _interval(view.delta(arm)),
     }
 
 
@@ -183,18 +189,16 @@ def show(facts: dict[str, Any]) -> None:
 def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """How the run ended, in the words of its answer."""
     lines = [("created" if name == "created_at" else name, _text(facts[name])) for name in _ENDED[:5]]
-    lines += [("", text) for text in facts.get("lines", {}).values()]
-    lines += [
-        ("", f"{one['candidate_id']}: {one['verdict']}, {_text(one['decision'])}")
-        for one in facts.get("candidates", ())
-    ]
+    several = "candidates" in facts
+    lines += [("", f"{name}: {text}" if several else text) for name, text in facts.get("lines", {}).items()]
     return lines + [(name, _text(facts[name])) for name in _ENDED[5:] if facts.get(name)]
 
 
 def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
     by_model = facts["in_flight_by_model"]
-    models = ", ".join(f"{model} {count}" for model, count in by_model.items())
+    short = short_models(by_model)
+    models = ", ".join(f"{short[model]} {count}" for model, count in by_model.items())
     lines = [
         ("run", facts["run"]),
         ("state", facts["state"] + (f": {facts['why']}" if "why" in facts else "")),
@@ -231,14 +235,14 @@ def _cost(facts: dict[str, Any]) -> str:
 def _table(arms: dict[str, dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("arm", no_wrap=True, overflow="ellipsis")
-    for column in ("attempts", "passed so far", "delta", "time-outs", "errors"):
+    for column in ("attempts", "passed so far", "points of attempts", "time-outs", "errors"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, arm in arms.items():
         table.add_row(
             plain(name, 24),
             f"{arm['done']:,}/{arm['total']:,}",
             _percent(arm["pass_rate"]),
-            "–" if arm["delta"] is None else delta_words(arm["delta"].values()),
+            "–" if arm["attempt_delta"] is None else delta_words(arm["attempt_delta"].values()),
             f"{arm['timeouts']:,}",
             f"{arm['errors']:,}",
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple, cast
 
+from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE, ORACLE
 from workers.process import heartbeat
 from workers.store.keys import Keys, limits
@@ -99,6 +100,11 @@ class View:
     budget_usd: float | None = None
     may_stop: bool = False
     inside: WorkerActivity = WorkerActivity()
+    models: tuple[str, ...] = ()
+
+    def called(self, model: str) -> str:
+        """What people call a model of the run, as its results do."""
+        return short_models(self.models).get(model, model)
 
     @property
     def total(self) -> int:
@@ -200,6 +206,7 @@ class Looker:
             budget_usd=self._manifest.budget_usd,
             may_stop=self._manifest.stop_early,
             inside=self._inside,
+            models=self._manifest.models,
         )
 
     def _look_inside(self) -> WorkerActivity:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, get_args
 import redis
 
 from aggregate.records.run_info import RunInfo, Status
+from aggregate.text.formats import usd
 from workers.rounds.child_process import TRY_AGAIN, leave_with_parent, run_module, tune_interpreter
 from workers.rounds.publish import next_end, publish_round, waves
 from workers.store.process_settings import ProcessSettings, from_environment
@@ -163,11 +164,11 @@ def _why(info: RunInfo, state: State) -> str:
     if state.halt != "over_budget" or info.budget_usd is None:
         return state.why
     over = state.spent - info.budget_usd
-    words = f"{state.spent:.6g} USD of {info.budget_usd:g} spent"
+    words = f"{usd(state.spent)} of {usd(info.budget_usd)} spent"
     if over > 0:
-        words += f", {over:.6g} too much by attempts that were in flight"
+        words += f", {usd(over)} too much by attempts that were in flight"
     if state.assumed:
-        words += f"; {state.assumed:.6g} assumed for calls of unknown cost"
+        words += f"; {usd(state.assumed)} assumed for calls of unknown cost"
     return words
 
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from aggregate.formulas.verdict import WEAK_BASELINE
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, RunInfo
+from aggregate.text.formats import rate
 from judges.errors import UpliftError
 from workers.store import keys as names
 from workers.store.claims import MOST_BYTES
@@ -615,9 +616,9 @@ def weak_baseline(run: StoredRun, state: State) -> str | None:
     too_many, each = int(state.weak.split()[3]), run.grid.tasks * run.grid.models
     if state.weak_lost < too_many:
         return None
-    best = round((each - state.weak_lost) / each, 4)
+    best = rate((each - state.weak_lost) / each)
     lost = f"it failed {state.weak_lost} of {each} tasks"
-    return f"baseline pass rate can reach {best} at most, < {WEAK_BASELINE}: {lost}"
+    return f"baseline pass rate can reach {best} at most, < {rate(WEAK_BASELINE)}: {lost}"
 
 
 def _packed(info: RunInfo) -> bytes:
