@@ -155,7 +155,30 @@ async def test_every_key_of_a_run_ends_some_day(server, own, client):
     await own.claim(Wanted(3, 1))
     names = client.keys(f"uplift:{RUN}:*")
     assert {Keys(RUN).records, Keys(RUN).rounds, Keys(RUN).deaths} <= {name.decode() for name in names}
-    assert {name: client.ttl(name) for name in names if not 0 < client.ttl(name) <= WORKING_SECONDS} == {}
+    assert kept_for_ever(client) == []
+
+
+def kept_for_ever(client):
+    names = client.keys(f"uplift:{RUN}:*")
+    return [name for name in names if not 0 < client.ttl(name) <= WORKING_SECONDS]
+
+
+@pytest.mark.parametrize("how", ["its worker died", "its worker left", "its record comes late"])
+async def test_what_is_first_written_when_a_run_is_over_ends_some_day_too(server, own, client, how):
+    a_stored_run(server.store)
+    go_on(server, server.store.run(RUN))
+    claim = await own.claim(Wanted(0, 1, estimate=0.5))
+    own.asked.add(claim.token)
+    server.store.halt(RUN, "cancelled")
+    if how == "its worker left":
+        await own.release(0, claim.token)
+    elif how == "its worker died":
+        client.zadd(Keys(RUN).claims, {"0": 1})
+    server.store.seal(RUN, 1)
+    if how == "its record comes late":
+        assert await own.store(Finished(0, claim.token, 1, "passed", 0.1, 0.1, 0, 0, b"{}")) == "late"
+    assert client.exists(Keys(RUN).assumed, Keys(RUN).billed) == 1
+    assert kept_for_ever(client) == []
 
 
 async def test_a_run_that_goes_on_keeps_its_keys_and_one_that_was_brought_home_does_not(server, own, client):
