@@ -20,7 +20,7 @@ from workers.attempts import attempt, run_context
 from workers.attempts.permits import ModelLimits
 from workers.attempts.run_context import TaskCache
 from workers.process import quarantine
-from workers.process.engine import Drained
+from workers.process.engine import Drained, Load
 from workers.rounds import finish as finishing
 from workers.store import claims
 from workers.store.claims import Coalescer, Finished, RunClaims, Wanted, drop_all
@@ -56,7 +56,7 @@ def test_as_many_attempts_run_alone_as_there_are_cores(monkeypatch):
         return 1
 
     monkeypatch.setattr(quarantine, "_in_a_child", slow)
-    worker = SimpleNamespace(alone=0, done=0, draining=False)
+    worker = SimpleNamespace(load=Load(), done=0, draining=False)
     threads = [threading.Thread(target=quarantine.run_alone, args=(n, worker)) for n in range(30)]
     for thread in threads:
         thread.start()
@@ -70,7 +70,7 @@ def test_whoever_waits_to_run_alone_leaves_when_the_worker_does(monkeypatch):
     monkeypatch.setattr(quarantine, "_at_once", threading.BoundedSemaphore(1))
     assert quarantine._at_once.acquire()
     with pytest.raises(Drained):
-        quarantine.run_alone(None, SimpleNamespace(alone=0, draining=True))
+        quarantine.run_alone(None, SimpleNamespace(load=Load(), draining=True))
 
 
 async def test_a_private_servers_restart_counts_no_deaths(server, own, client):

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -15,10 +15,10 @@ from submitting import a_server, a_stored_run, waiting
 
 from workers.process import bootsteps
 from workers.process.celery_app import App
-from workers.process.engine import Load
+from workers.process.engine import MOST_ALONE, Load
 from workers.process.transport import Channel, Together
 from workers.rounds.publish import publish_round
-from workers.store.keys import LANES, UNACKED, UNACKED_INDEX, script, waiting_keys
+from workers.store.keys import LANES, QUARANTINE, UNACKED, UNACKED_INDEX, script, waiting_keys
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import MOST_CONNECTIONS, connect, connect_insisting, sign_of_life
 
@@ -215,6 +215,19 @@ def test_what_waits_needs_no_room_until_as_much_of_its_lane_waits_as_a_worker_ta
         with load.waits("a", 0.1):
             assert load.closed() == {"a"}
     assert (load.room(), load.closed()) == (15, frozenset())
+
+
+def test_what_runs_alone_takes_no_room_and_closes_the_quarantine_when_there_is_enough_of_it():
+    load = Load()
+    with ExitStack() as alone:
+        for held in range(1, MOST_ALONE + 1):
+            assert load.closed() == frozenset()
+            alone.enter_context(load.runs_alone())
+            assert load.room() == held + 1
+        assert load.closed() == {QUARANTINE}
+        load.add(0.5)
+        assert load.room() == MOST_ALONE + 1 + 2
+    assert (load.room(), load.closed()) == (1 + 2, frozenset())
 
 
 def test_nothing_is_taken_from_a_lane_that_is_closed_and_one_that_opens_is_asked_at_once(client, consumer):

@@ -209,6 +209,17 @@ def test_a_run_that_was_created_again_stays_in_the_list_of_runs(server, client, 
     assert client.zscore("uplift:runs", RUN) is not None
 
 
+def test_runs_that_are_over_cost_a_look_one_question_each(server, look, client):
+    for number in range(200):
+        a_stored_run(server.store, run_id=f"over-{number}")
+        client.set(Keys(f"over-{number}").artifacts, b"")
+    go(server)
+    look(1)
+    asked = client.info("stats")["total_commands_processed"]
+    look(1)
+    assert client.info("stats")["total_commands_processed"] - asked < 200 + 40
+
+
 @pytest.mark.parametrize("quiet", [280, 290, 300])
 def test_a_message_that_gets_lost_late_is_noticed_as_soon_as_an_early_one(server, look, quiet):
     """However long all was quiet before: nothing waits longer than the lease and ten seconds."""
