@@ -243,6 +243,15 @@ def test_nothing_is_taken_from_a_lane_that_is_closed_and_one_that_opens_is_asked
     assert time.monotonic() - begun < 0.5
 
 
+def test_kombu_puts_no_message_back_by_the_clock_of_whoever_took_it(client, consumer, monkeypatch):
+    monkeypatch.setattr("workers.process.transport.time.time", lambda: 1.0)
+    put(client, LANES[0], "one")
+    assert take(consumer, 1) == ["one"]
+    monkeypatch.undo()
+    consumer.channel.qos.restore_visible()
+    assert (client.hlen(UNACKED), client.llen(waiting_keys(LANES[0])[0])) == (1, 0)
+
+
 def test_messages_that_end_meanwhile_are_acknowledged_together(client, consumer, monkeypatch):
     put(client, LANES[0], *(f"m{number}" for number in range(20)))
     take(consumer, 20)
