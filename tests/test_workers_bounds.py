@@ -253,6 +253,14 @@ def test_whoever_cancels_has_the_last_word(server):
     assert server.store.state(RUN).halt == "cancelled"
 
 
+def test_a_run_that_is_sealed_is_not_halted_and_publishes_nothing_more(server):
+    a_stored_run(server.store)
+    assert server.store.seal(RUN, 0)
+    assert not server.store.halt(RUN, "cancelled")
+    server.store.set_published(RUN, 0, 6)
+    assert (server.store.state(RUN).halt, server.store.state(RUN).published) == ("", 0)
+
+
 def test_a_run_that_has_its_artifacts_gets_into_no_trouble(server):
     a_stored_run(server.store)
     assert server.store.seal(RUN, 0)
