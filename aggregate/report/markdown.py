@@ -8,7 +8,7 @@ from pathlib import Path
 from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
-from aggregate.report.source import (
+from aggregate.report.result_tables import (
     CANDIDATES,
     GROUP_COLUMNS,
     Material,
