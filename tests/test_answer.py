@@ -402,7 +402,7 @@ def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
     assert artifact.attempt_delta > 0
     assert artifact.reason == "tasks passed in any of 3 attempts fell by 1 of 9: lost names-the-platform"
     assert answer_of(artifact).gate == "fail"
-    assert answer_of(artifact).line("tasks").text.startswith("broke 1: names-the-platform 2/3 → 0/3")
+    assert answer_of(artifact).line("tasks").text == "broke 1 task, names-the-platform: 2/3 → 0/3"
 
 
 def test_power_is_that_of_the_interval_in_use():
@@ -495,7 +495,7 @@ def test_a_saturated_suite_is_advised_no_number_of_attempts():
 
 def test_several_candidates_say_that_they_are_simulated_and_whose_cause_is_the_worst():
     said = flat(terminal(ENDS["several"][1](), 80))
-    assert said.startswith("4 candidates, best first (simulated) against the baseline skill · 20 tasks × 3")
+    assert said.startswith("4 candidates, best first (simulated) against the baseline · 20 tasks × 3")
     assert "careful, down: 40 of 60 candidate and 0 of 60 baseline attempts ran out of time" in said
     assert "give tasks a longer timeout_seconds" in said
 
@@ -613,6 +613,55 @@ def test_a_row_of_the_details_has_a_colour_only_where_its_interval_leaves_out_0(
     assert "\x1b[3" not in lines["half"]
     assert "small" not in lines
     assert "… and 1 more that changed" in text
+
+
+def test_of_tasks_that_broke_the_worst_is_named_with_what_the_judge_said():
+    candidate = {"a": "ff", "b": "pf", "c": "pp"}
+    (artifact,) = made(both_arms(candidate, dict.fromkeys(candidate, "pp"), details="missing: 'x'"))
+    told = answer_of(artifact).line("tasks").text
+    assert told == "broke 2 tasks, worst a: 2/2 → 0/2 (missing: 'x')"
+
+
+@pytest.mark.parametrize(("planned", "against"), [(None, "the baseline"), (4, "the baseline skill")])
+def test_records_alone_do_not_tell_what_the_baseline_was_given(planned, against):
+    (artifact,) = made(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}), planned_attempts=planned)
+    assert f" against {against} · 2 tasks" in answer_of(artifact).line("what").text
+
+
+def test_where_there_is_room_no_line_of_the_answer_is_cut_at_80_columns():
+    won = {f"names-the-platform-{n}": "pp" for n in range(9)}
+    lost = {f"leaves-out-the-users-{n}": "ff" for n in range(3)}
+    records = both_arms(won | lost, dict.fromkeys(won, "ff") | dict.fromkeys(lost, "pp"))
+    (artifact,) = made(records)
+    said = terminal([artifact], 80)
+    assert answer_of(artifact).line("gate").text in flat(said)
+    assert len(said.splitlines()) <= 15
+
+
+def test_a_candidate_without_figures_has_the_room_of_the_table_for_the_reason():
+    """On a phone, "skipped: score 1 is below the threshold" took six lines of one column."""
+    seen = page(ENDS["several"][1]())
+    assert '<td colspan="4">skipped: score 1 is below the threshold of' in seen
+
+
+def test_markdown_says_of_which_arm_the_judge_spoke():
+    (artifact,) = made(both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "f"}, details="missing: 'x'"))
+    text = SURFACES["markdown"]([artifact])
+    assert "Tasks lost, by what the judge said of the candidate" in text
+    assert "Tasks won, by what the judge said of the baseline" in text
+
+
+def test_a_sum_says_what_it_is_wherever_nothing_else_does():
+    (artifact,) = made(both_arms({"a": "p"}, {"a": "p"}, completion={"text": "", "cost_usd": 0.01}))
+    for surface in ("status", "page", "markdown", "junit"):
+        assert "this run: $0.02" in SURFACES[surface]([artifact])
+
+
+def test_people_read_a_runs_state_in_words():
+    (artifact,) = frozen("given_up")
+    facts = run_status._over("RUN", [artifact])
+    assert facts["state"] == "hopeless"
+    assert dict(run_status._ended_lines(facts))["state"] == "given up"
 
 
 def test_models_of_a_kind_are_explained_where_their_short_names_stand():

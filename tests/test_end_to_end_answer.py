@@ -220,4 +220,8 @@ def test_a_candidate_below_the_threshold_is_run_with_the_threshold_that_is_named
     ended = uplift(*words, cwd=short_tmp)
     assert "SKIPPED: nothing was run" in ended.err
     assert "--eval-threshold 2.5" in ended.err
+    home = ("--state-root", "state")
+    assert "skipped  skipped" in uplift("runs", *home, cwd=short_tmp).out
+    assert "next      to run low" in uplift("status", *home, cwd=short_tmp).out
+    assert "made no attempt: score 2.5 is below" in uplift("show", *home, cwd=short_tmp).err
     assert uplift(*words, "--eval-threshold", "2.5", cwd=short_tmp).line["verdict"] in ("pass", "fail")
