@@ -304,7 +304,7 @@ def test_same_quality_is_said_where_an_interval_lies_within_the_margin():
     assert -many.margin < bounds.low < 0 < bounds.high < many.margin
     said = sentences.efficiency(many)
     assert said.startswith("Same quality (+0 points, -")
-    assert said.endswith("), 0.10 times the cost (0.09 to 0.11).")
+    assert said.endswith("), 0.10 times the cost (95 % interval 0.09 to 0.11).")
     few = built(halved(6, 0.1))
     assert few.interval.exactly_this_suite.high > few.margin
     assert sentences.efficiency(few).startswith("0.10 times the cost (")
@@ -318,7 +318,9 @@ def test_without_a_known_cost_the_sentence_speaks_of_tokens():
     ]
     said = sentences.efficiency(built(records))
     # Student's t with 5 degrees of freedom is 2.5706, and exp(2.5706 · ln 10 / sqrt(5 · 6)) is 2.947.
-    assert said.startswith("0.50 times the input tokens (0.17 to 1.47), 1.00 times the output tokens (")
+    assert said.startswith(
+        "0.50 times the input tokens (95 % interval 0.17 to 1.47), 1.00 times the output tokens ("
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,7 +362,7 @@ def test_terminal_markdown_and_page_show_the_same_table(tmp_path: Path):
     page = html.write(a_material(made), tmp_path / "page.html").read_text()
     assert "What the candidate takes, as a share of the baseline" in page
     assert f"<td>{cells[1]}</td>" in page
-    assert sentences.efficiency(made).rstrip(".") in page
+    assert sentences.efficiency(made).rstrip(".").replace(" %", "\xa0%") in page
 
 
 def test_one_call_an_attempt_is_not_shown_as_a_finding():
