@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,7 +20,7 @@ from rich.console import Console
 from aggregate.artifact import build, sentences
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.file import stdout_line
-from aggregate.artifact.model import Artifact, Needed, loads
+from aggregate.artifact.model import AnswerLine, Artifact, LineKind, Needed, loads
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
@@ -309,6 +309,25 @@ def test_the_answer_fits_its_lines_and_commands_stay_whole(end):
         assert taken <= most
         assert all(len(line) <= width or "uplift " in line for line in lines)
     assert lines[-1].lstrip().startswith("page: ")
+
+
+def test_an_answer_with_much_to_say_gives_up_words_but_no_line():
+    (artifact,) = frozen("improved")
+    answer = answer_of(artifact)
+    kinds = [kind for kind in get_args(LineKind) if kind not in ("why", "bill", "rates")]
+    lines = [AnswerLine(kind=kind, text=f"{kind}: " + "a word " * 60) for kind in kinds]
+    said = artifact.model_copy(update={"answer": answer.model_copy(update={"lines": lines})})
+    for width in (80, 120):
+        shown = terminal([said], width).splitlines()
+        assert sum(max(1, -(-len(line) // width)) for line in shown) == 15
+        assert [line.split(":")[0].strip() for line in shown if ": a word" in line] == kinds
+        assert shown[-1].lstrip().startswith("page: ")
+
+
+def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
+    """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
+    (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))
+    assert artifact.consistency["candidate"].flaky_tasks == ["z", "a"]
 
 
 def test_the_list_of_runs_and_standard_output_tell_the_same_end(end):
