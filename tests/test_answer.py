@@ -663,6 +663,23 @@ def test_a_candidate_without_figures_has_the_room_of_the_table_for_the_reason():
     assert '<td colspan="4">skipped: score 1 is below the threshold of' in seen
 
 
+def test_a_candidate_alone_has_no_columns_of_dashes_on_the_page():
+    (artifact,) = frozen("without_baseline")
+    seen = page([artifact])
+    heads = [
+        re.findall(r'<th scope="col">([^<]*)', row)
+        for row in re.findall(r"<thead>.*?</thead>", seen, re.DOTALL)
+    ]
+    assert ["Tier", "Candidate", "Time-outs", "Cost of an attempt"] in heads
+    assert ["Metric", "Candidate"] in heads
+    assert "<td>–</td><td>" not in seen.partition('id="tasks"')[0]
+
+
+def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():
+    (artifact,) = made(both_arms(many("ptp", 9), many("ppp", 9) | {"task-01": "ptt"}))
+    assert "11 time-outs (baseline 2, candidate 9)" in answer_of(artifact).line("cost").text
+
+
 def test_markdown_says_of_which_arm_the_judge_spoke():
     (artifact,) = made(both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "f"}, details="missing: 'x'"))
     text = SURFACES["markdown"]([artifact])

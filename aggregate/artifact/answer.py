@@ -260,7 +260,7 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     for name, noun in (("timeouts", "time-out"), ("errors", "error")):
         counts = [getattr(arm, f"n_{name}") for arm in (mine, other)]
         if sum(counts):
-            each = f"candidate {counts[0]}, baseline {counts[1]}" if other.n else ""
+            each = f"baseline {counts[1]}, candidate {counts[0]}" if other.n else ""
             said.append(counted(sum(counts), noun) + (f" ({each})" if each else ""))
         values |= {name: sum(counts), f"candidate_{name}": counts[0], f"baseline_{name}": counts[1]}
     if artifact.n_dropped and state in _COMPARED:
