@@ -254,6 +254,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(real_page, open_page):
     page = open_page(real_page)
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
     rows(page).first.locator("a").click()
     page.get_by_role("dialog").wait_for()
     assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 390

@@ -36,8 +36,8 @@ tasks:
   - {id: whatever, prompt: A release is due., judge: {type: contains, expected: [done]}}
 """
 SENTENCE = (
-    "the skill was invoked in 50.0 % of attempts that should (not in missed) "
-    "and in 50.0 % of those that should not (in unwanted)"
+    "the skill was invoked in 50.0 % of attempts where it should be (not in missed) "
+    "and in 50.0 % of those where it should not be (in unwanted)"
 )
 
 
@@ -69,8 +69,8 @@ def test_records_that_contradict_each_other_are_named():
 @pytest.mark.parametrize(
     ("wanted", "was", "says"),
     [
-        (True, True, "The skill was invoked in 100.0 % of attempts that should."),
-        (False, True, "The skill was invoked in 100.0 % of attempts that should not (in a)."),
+        (True, True, "The skill was invoked in 100.0 % of attempts where it should be."),
+        (False, True, "The skill was invoked in 100.0 % of attempts where it should not be (in a)."),
         (True, None, ""),
         (None, True, ""),
     ],
