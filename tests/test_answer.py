@@ -424,6 +424,12 @@ def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
     assert answer_of(artifact).line("tasks").text == "broke 1 task, names-the-platform: 2/3 → 0/3"
 
 
+def test_with_several_models_the_verdict_says_that_it_counts_pairs_of_task_and_model():
+    """4 tasks with 2 models: "2 of 8" alone would be 2 of 8 tasks."""
+    (artifact,) = frozen("several_models")
+    assert " rose by 2 of 8 pairs of task and model: gained " in artifact.reason
+
+
 def test_power_is_that_of_the_interval_in_use():
     """The last of three looks asks for a little more than 95 %, so it finds a little less."""
     records = drawn(30, 3, 0.6, 0.5)
