@@ -216,7 +216,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("cost", _cost(facts)),
         # Parts and their sum come from the same heartbeats; the run's own count is newer.
-        ("in flight", f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}"),
+        (
+            "in flight",
+            f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}",
+        ),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
         *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),
