@@ -324,6 +324,37 @@ def test_an_answer_with_much_to_say_gives_up_words_but_no_line():
         assert shown[-1].lstrip().startswith("page: ")
 
 
+def test_the_remedy_at_the_end_of_a_message_is_not_cut():
+    remedy = "(it runs confined: name the folders that it needs under `readable`)"
+    message = (
+        f"ModelFailed: agent ended with exit code 2: can't open file '/{'folder/' * 12}agent.py' {remedy}"
+    )
+    (artifact,) = made(both_arms(many("e", 6), many("e", 6), error=message))
+    assert f"{remedy} (12×)" in flat(terminal([artifact], 80))
+
+
+@pytest.mark.parametrize(
+    ("code", "advised"),
+    [
+        ("timeouts", "first give tasks a longer timeout_seconds, then run it again"),
+        (
+            "never_loaded",
+            "first make its description say when to use it, or try --skill-mode prepend, then run it again",
+        ),
+        ("saturated", "first add harder tasks, then run it again"),
+        ("one_task", "add tasks like these, "),
+    ],
+)
+def test_no_tasks_are_advised_where_something_else_is_wrong_with_the_suite(code, advised):
+    """20 times more tasks that run out of time, or never load the skill, tell no more."""
+    artifact = BROKEN[code]()
+    if code == "timeouts":
+        (artifact,) = made(both_arms(many("pt", 12), many("pf", 12)))
+    if code == "saturated":
+        (artifact,) = ENDS["saturated"][1]()
+    assert answer_of(artifact).next.text.startswith(advised)
+
+
 def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
     """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
     (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))

@@ -37,10 +37,11 @@ from aggregate.text.formats import (
 )
 
 _NAME = 40
-_MESSAGE = 160
+_MESSAGE = 280  # a message may end in what to do
 _DETAILS = 60
 BROKEN = 0.5  # a task that lost or gained so much of its pass rate is named
 _TOO_SURE = 0.999
+_NOT_WRONG = ("one_task", "few_tasks", "floor")  # more tasks help, or reading; not against any other cause
 _MORE_MONEY = 1.25  # than the attempts so far cost each
 Scope = Literal["tasks_like_these", "exactly_this_suite"]
 Values = dict[str, Number | str | None]
@@ -457,6 +458,11 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
             yield _mend(artifact)
         case "alone":
             yield ("run it without --no-baseline, to see what the skill adds",)
+    wrong = [one for one in artifact.diagnosis if one.code not in _NOT_WRONG]
+    if wrong and state in ("cannot_tell", "nothing_to_learn"):
+        if wrong[0].code == "errors":
+            yield "mend what the errors say, then try those attempts again", "resume", run
+        yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
     if (broke := broken_tasks(artifact)) and state in _COMPARED:
