@@ -355,6 +355,12 @@ def test_no_tasks_are_advised_where_something_else_is_wrong_with_the_suite(code,
     assert answer_of(artifact).next.text.startswith(advised)
 
 
+def test_of_a_suite_that_asks_when_the_skill_is_loaded_the_task_that_went_wrong_is_the_next_to_read():
+    (artifact,) = frozen("triggers")
+    fresh = answer_of(artifact.model_copy(update={"answer": None}))
+    assert fresh.next.text == "read where the skill was not invoked as it should be: uplift show RUN missed"
+
+
 def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
     """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
     (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))

@@ -458,6 +458,10 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
             yield _mend(artifact)
         case "alone":
             yield ("run it without --no-baseline, to see what the skill adds",)
+    told = artifact.triggers
+    astray = [*told.missed_tasks, *told.false_trigger_tasks] if told else []
+    if astray and state in ("cannot_tell", "nothing_to_learn"):
+        yield "read where the skill was not invoked as it should be", "show", run, astray[0]
     wrong = [one for one in artifact.diagnosis if one.code not in _NOT_WRONG]
     if wrong and state in ("cannot_tell", "nothing_to_learn"):
         if wrong[0].code == "errors":
