@@ -342,6 +342,7 @@ def test_the_remedy_at_the_end_of_a_message_is_not_cut():
             "first make its description say when to use it, or try --skill-mode prepend, then run it again",
         ),
         ("saturated", "first add harder tasks, then run it again"),
+        ("errors", "mend what the errors say, then try those attempts again: uplift resume run-1"),
         ("one_task", "add tasks like these, "),
     ],
 )
@@ -352,6 +353,10 @@ def test_no_tasks_are_advised_where_something_else_is_wrong_with_the_suite(code,
         (artifact,) = made(both_arms(many("pt", 12), many("pf", 12)))
     if code == "saturated":
         (artifact,) = ENDS["saturated"][1]()
+    if code == "errors":  # too few for an error, and of one arm only
+        tasks = {f"t{n:02}": "p" if n % 2 else "f" for n in range(60)}
+        records = both_arms(tasks | dict.fromkeys(["t00", "t02", "t04"], "e"), tasks)
+        (artifact,) = made(records, planned_attempts=120, margin=0.01)
     assert answer_of(artifact).next.text.startswith(advised)
 
 
