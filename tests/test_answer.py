@@ -25,7 +25,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.source import Material, candidate_row, moved, next_of, ranked, shared
+from aggregate.report.source import Material, candidate_row, groups, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
@@ -721,6 +721,14 @@ def test_a_candidate_alone_has_no_columns_of_dashes_on_the_page():
     assert ["Tier", "Candidate", "Time-outs", "Cost of an attempt"] in heads
     assert ["Metric", "Candidate"] in heads
     assert "<td>–</td><td>" not in seen.partition('id="tasks"')[0]
+
+
+def test_both_rates_of_a_group_are_of_what_its_difference_is_of():
+    """Of task b no candidate's attempt was judged: 50 % and 75 % of all attempts would stand beside +50 points."""
+    records = both_arms({"a": "pp", "b": "ee", "c": "pf"}, {"a": "pf", "b": "pp", "c": "ff"}, tier="T1")
+    (artifact,) = made(records)
+    ((_, before, after, difference, *_),) = groups(artifact)["tier"]
+    assert (before, after, difference) == ("25.0 %", "75.0 %", "+50")
 
 
 def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():

@@ -5,13 +5,12 @@ Made once, from the artifact's own fields, and shown by every surface in the sam
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 from aggregate.artifact import sentences
-from aggregate.artifact.diagnosis import compared_rates, pairs, task_rates
+from aggregate.artifact.diagnosis import are_of, compared_rates, pairs, task_rates
 from aggregate.artifact.model import (
     AnswerLine,
     AnswerState,
@@ -196,11 +195,11 @@ def _only_records(artifact: Artifact) -> bool:
 
 def _rates(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The headline figure; both rates are left out where early stopping made the difference one of fewer attempts."""
-    difference, rates = artifact.attempt_delta, compared_rates(artifact)
+    difference, rates = artifact.attempt_delta, compared_rates(pairs(artifact))
     if difference is None or rates is None:
         return None
     mine, other = rates
-    same = math.isclose(mine - other, difference, abs_tol=1e-4)
+    same = are_of(rates, difference)
     bounds = artifact.interval if not _is_too_early(artifact) else None
     like_these = bounds.tasks_like_these if bounds else None
     text = f"{rate(other)} → {rate(mine)} of attempts, {points(difference)} points"
@@ -372,7 +371,7 @@ def broken_tasks(artifact: Artifact) -> list[str]:
 
 
 def _moved(artifact: Artifact, side: int) -> list[str]:
-    differences = {task: mine - other for task, (mine, other) in task_rates(artifact).items()}
+    differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
     return sorted(far, key=lambda task: (-side * differences[task], task))
 
