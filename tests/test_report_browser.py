@@ -12,7 +12,7 @@ from running import SKILL, uplift
 from aggregate.artifact import build
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-browser")]  # one browser, one run
 SHOWN = [payload for payload in MARKUP if payload.isprintable()]

@@ -7,7 +7,7 @@ import pytest
 from running import a_suite, standalone, the_artifact, uplift, worker
 
 from aggregate.artifact.model import loads
-from aggregate.report.source import read_tasks
+from aggregate.report.result_tables import read_tasks
 from producer.runs import reports
 from producer.state_root import Places
 from workers.store.run_store import Store

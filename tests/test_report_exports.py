@@ -14,7 +14,7 @@ from hostile_texts import PAYLOADS, hostile_material
 from test_report_page import a_run
 
 from aggregate.report import csv_tables, junit, markdown, skill_creator
-from aggregate.report.source import TaskText
+from aggregate.report.result_tables import TaskText
 
 
 def refuse(name):

@@ -15,7 +15,7 @@ from aggregate.artifact.build import build
 from aggregate.artifact.model import SkillLoads
 from aggregate.records.run_info import RunInfo, TaskInfo
 from aggregate.report import html
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 from aggregate.report.terminal import result_table
 
 # Invokes the skill whenever the prompt names a release and it has one, rightly or not.

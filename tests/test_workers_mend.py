@@ -209,6 +209,27 @@ def test_a_run_that_was_created_again_stays_in_the_list_of_runs(server, client, 
     assert client.zscore("uplift:runs", RUN) is not None
 
 
+def test_a_run_that_goes_on_keeps_all_its_keys_and_bundles(server, look, client):
+    server.store.put_bundle("digest", b"files")
+    go(server, fixtures="digest")
+    server.store.touch(RUN, days=1)
+    client.expire("uplift:bundle:digest", 3600)
+    look(1)
+    names = [*client.keys(f"uplift:{RUN}:*"), "uplift:bundle:digest"]
+    assert [name for name in names if client.ttl(name) < 6 * 86_400] == []
+
+
+def test_runs_that_are_over_cost_a_look_one_question_each(server, look, client):
+    for number in range(200):
+        a_stored_run(server.store, run_id=f"over-{number}")
+        client.set(Keys(f"over-{number}").artifacts, b"")
+    go(server)
+    look(1)
+    asked = client.info("stats")["total_commands_processed"]
+    look(1)
+    assert client.info("stats")["total_commands_processed"] - asked < 200 + 40
+
+
 @pytest.mark.parametrize("quiet", [280, 290, 300])
 def test_a_message_that_gets_lost_late_is_noticed_as_soon_as_an_early_one(server, look, quiet):
     """However long all was quiet before: nothing waits longer than the lease and ten seconds."""

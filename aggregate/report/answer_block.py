@@ -16,7 +16,7 @@ from rich.text import Text
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
 from aggregate.report.charts import axis
-from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
+from aggregate.report.result_tables import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
 from aggregate.text.formats import duration, plain, points
 
 MOST_LINES = 15

@@ -15,7 +15,7 @@ from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE
-from aggregate.report.source import Material, line_text
+from aggregate.report.result_tables import Material, line_text
 from aggregate.text.files import write_text
 
 _MESSAGE = 300

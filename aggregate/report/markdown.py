@@ -9,7 +9,7 @@ from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
 from aggregate.records.run_info import BASELINE
-from aggregate.report.source import (
+from aggregate.report.result_tables import (
     CANDIDATES,
     GROUP_COLUMNS,
     Material,

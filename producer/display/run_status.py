@@ -14,7 +14,7 @@ from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import JUDGED
-from aggregate.report.source import candidate_text, line_text, next_of, ranked
+from aggregate.report.result_tables import candidate_text, line_text, next_of, ranked
 from aggregate.text.formats import plain
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
