@@ -25,6 +25,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
+from aggregate.report.charts import axis
 from aggregate.report.result_tables import Material, candidate_row, groups, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
@@ -729,6 +730,19 @@ def test_both_rates_of_a_group_are_of_what_its_difference_is_of():
     (artifact,) = made(records)
     ((_, before, after, difference, *_),) = groups(artifact)["tier"]
     assert (before, after, difference) == ("25.0 %", "75.0 %", "+50")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (-0.58, -0.22, (-0.6, 0.2)),
+        (0.26, 0.31, (-0.2, 0.4)),
+        (-1.0, 1.0, (-1.0, 1.0)),
+        (0.0, 0.0, (-0.2, 0.2)),
+    ],
+)
+def test_an_axis_holds_0_and_the_interval_and_ends_at_the_next_20_points(low, high, ends):
+    assert axis(low, high) == pytest.approx(ends)
 
 
 def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():
