@@ -1,5 +1,6 @@
 """What was paid for is kept when what comes after it fails: aggregating, writing files, making the report's page."""
 
+import signal
 import time
 
 import pytest
@@ -150,6 +151,23 @@ def test_an_aggregation_that_is_killed_says_so(server, monkeypatch):
     monkeypatch.setattr(finishing, "run_module", lambda *_: CompletedProcess([], -9, "", ""))
     finish(server.app, server.settings, RUN, 1, 1)
     assert server.store.state(RUN).trouble == "aggregating failed: its process ended with -9"
+
+
+def test_an_aggregation_that_is_ended_with_its_worker_is_begun_again(server, monkeypatch):
+    """systemd and terminals tell all processes of a group to end, and not the worker alone."""
+    from subprocess import CompletedProcess
+
+    from workers.rounds import finish as finishing
+
+    record_all(server.store, a_stored_run(server.store))
+    server.store.next_generation(RUN)
+    aggregate = finishing.run_module
+    monkeypatch.setattr(finishing, "run_module", lambda *_: CompletedProcess([], -signal.SIGTERM, "", ""))
+    with pytest.raises(finishing.TryAgain):
+        finish(server.app, server.settings, RUN, 1, 1)
+    assert server.store.state(RUN).trouble is None
+    monkeypatch.setattr(finishing, "run_module", aggregate)
+    assert finish(server.app, server.settings, RUN, 1, 1) == "finished"
 
 
 @pytest.fixture

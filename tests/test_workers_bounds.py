@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -398,6 +399,15 @@ def test_a_look_that_fails_stops_nothing_and_the_artifact_says_so(server, monkey
     assert info.warnings == (
         "a look at the numbers failed, and no early stop came of it: MemoryError: no room",
     )
-    failed.returncode = finishing.TRY_AGAIN
-    with pytest.raises(finishing.ServerAway):
-        finishing.may_stop(server.settings, server.store, run, 1)
+    for failed.returncode in (finishing.TRY_AGAIN, -signal.SIGTERM):
+        with pytest.raises(finishing.TryAgain):
+            finishing.may_stop(server.settings, server.store, run, 1)
+
+
+def test_a_run_that_is_kept_for_days_does_not_keep_the_lease_of_whoever_died_while_ending_it(server):
+    """It would hold the run up for as long: nobody else may end it meanwhile."""
+    manifest, finishing_key = a_stored_run(server.store), Keys(RUN).finishing
+    server.store.client.set(finishing_key, "somebody who died", px=2000)
+    server.store.touch_all(manifest)
+    server.store.touch(RUN, 2)
+    assert 0 < server.store.client.pttl(finishing_key) <= 2000

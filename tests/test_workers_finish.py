@@ -9,7 +9,7 @@ from aggregate.records.record import AttemptRecord
 from producer.runs.submit import go_on
 from producer.runs.watch import RunLost
 from workers.rounds import finish as finishing
-from workers.rounds.finish import ServerAway, finish
+from workers.rounds.finish import TryAgain, finish
 from workers.rounds.publish import send_finish
 from workers.store.keys import FINISH, LANES, Keys, waiting_keys
 from workers.store.run_store import Store
@@ -124,7 +124,7 @@ def test_a_server_that_goes_away_while_aggregating_is_no_failure_of_the_run(serv
         return real(replace(settings, broker="redis://127.0.0.1:1/0"), module, *arguments)
 
     monkeypatch.setattr(finishing, "run_module", without_server)
-    with pytest.raises(ServerAway):
+    with pytest.raises(TryAgain):
         end(server)
     assert server.store.state(RUN).trouble is None
     monkeypatch.setattr(finishing, "run_module", real)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import signal
 import sys
 from importlib.metadata import version
 from subprocess import CompletedProcess
@@ -32,8 +33,12 @@ log = logging.getLogger(__name__)
 _THIS = "workers.rounds.finish"
 
 
-class ServerAway(redis.ConnectionError):
-    """The server went away while a run was aggregated."""
+# The server went away, or all processes around a worker were told to end, as systemd does.
+_NOT_ITS_FAULT = (TRY_AGAIN, -signal.SIGTERM, -signal.SIGINT)
+
+
+class TryAgain(redis.ConnectionError):
+    """The server went away while a run was aggregated, or somebody ended the process that did it."""
 
 
 def finish(app: Celery, settings: ProcessSettings, run_id: str, generation: int, number: int) -> str:
@@ -90,7 +95,7 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun, generation
     """Look at what there is; a run that may stop is halted as decided, and what is in flight may end.
 
     A run without a baseline never stops early: there is no difference to be sure of. A look that fails stops nothing,
-    and the artifact says so; raises ServerAway when only the server was to blame.
+    and the artifact says so; raises TryAgain when only the server was to blame.
     """
     if not run.manifest.stop_early or run.info.baseline == "none":
         return False
@@ -111,7 +116,7 @@ def may_stop(settings: ProcessSettings, store: Store, run: StoredRun, generation
 def aggregate(settings: ProcessSettings, store: Store, run_id: str, generation: int) -> None:
     """Aggregate a sealed run; what goes wrong is written into its state, for whoever watches.
 
-    Raises ServerAway when only the server was to blame: whoever asked tries again.
+    Raises TryAgain when it is not to blame: whoever asked tries again.
     """
     child = run_module(settings, _THIS, "aggregate", run_id, str(generation))
     if child.returncode:
@@ -119,10 +124,10 @@ def aggregate(settings: ProcessSettings, store: Store, run_id: str, generation: 
 
 
 def _last_words(child: CompletedProcess[str]) -> str:
-    """What a child said before it ended; raises ServerAway where only the server was to blame."""
+    """What a child said before it ended; raises TryAgain where it is not to blame for its end."""
     lines = child.stderr.strip().splitlines() or [f"its process ended with {child.returncode}"]
-    if child.returncode == TRY_AGAIN:
-        raise ServerAway(lines[-1])
+    if child.returncode in _NOT_ITS_FAULT:
+        raise TryAgain(lines[-1])
     return lines[-1][:500]
 
 

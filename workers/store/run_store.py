@@ -251,8 +251,10 @@ class Store:
         pipe.execute()
 
     def _touch(self, pipe: Pipeline, run_id: str, days: int = WORKING_DAYS) -> None:
-        for key in Keys(run_id).all():
-            pipe.expire(key, days * DAY_SECONDS)
+        keys = Keys(run_id)
+        for key in keys.all():
+            if key != keys.finishing:  # a lease of seconds, which must end with whoever had it
+                pipe.expire(key, days * DAY_SECONDS)
 
     def touch_all(self, manifest: Manifest) -> None:
         """Keep a run that goes on, with its bundles, which other runs may share."""
