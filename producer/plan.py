@@ -220,6 +220,7 @@ def make(
         *_unseen_files(options, arms, hidden),
     ]
     _check_simulation(options, suite)
+    _check_messages(options, suite)
     _check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(),
@@ -373,6 +374,14 @@ def _check_prices(options: RunSettings, suite: Suite) -> None:
                 f"--budget-usd needs the price of {spec}, which is unknown; give it in uplift.toml as "
                 f'[prices."{spec}"] with input and output in USD per million tokens{name}'
             )
+
+
+def _check_messages(options: RunSettings, suite: Suite) -> None:
+    """Refuse conversations where a model takes one prompt."""
+    prompted = [spec for spec in options.models if parse(spec).kind in ("claude-code", "command")]
+    why = f"messages are for API models (anthropic:, openai:); {', '.join(prompted)} needs a prompt"
+    if prompted and (remarks := {task.id: why for task in suite.tasks if task.messages}):
+        raise InvalidOption("\n".join(suites.located(suite.path, remarks)))
 
 
 def _check_simulation(options: RunSettings, suite: Suite) -> None:

@@ -29,7 +29,7 @@ tasks:
   - 7
 """
     )
-    task_keys = "id, description, prompt, judge, timeout_seconds, tier, tags, files, replies, should_trigger"
+    task_keys = "id, description, prompt, messages, judge, timeout_seconds, tier, tags, files, replies, should_trigger"
     assert problems_of(path) == [
         "1:1  skil_id: unknown key 'skil_id'; allowed: skill_id, version, description, defaults, tasks "
         "(did you mean skill_id?)",

@@ -22,7 +22,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from aggregate.text.formats import schema_of
 from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
@@ -88,14 +96,29 @@ class Defaults(_Rules):
     tags: tuple[NotBlank, ...] = ()
 
 
+def _with_messages(schema: dict[str, Any]) -> None:
+    """Say of a task's JSON Schema that it has either prompt or messages."""
+    schema["required"].remove("prompt")
+    schema["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
+
+
 class TaskRules(Defaults, Task):
     """A task as a suite may write it; `Task` itself is what travels."""
+
+    model_config = ConfigDict(json_schema_extra=_with_messages)
 
     id: Annotated[str, StringConstraints(pattern=_ID), AfterValidator(_in_any_script)]
     prompt: NotBlank
     files: tuple[FixturePath, ...] = ()
     replies: RepliesRules | None = None
     should_trigger: Annotated[bool | None, Field(strict=True)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_question(cls, value: Any) -> Any:
+        if isinstance(value, dict) and {"prompt", "messages"} <= value.keys():
+            raise ValueError("must have either prompt or messages")
+        return value
 
 
 class SuiteRules(_Rules):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from aggregate.records.settings import Setting, SharedSettings
 from judges.judgment import Sandbox
@@ -34,12 +34,31 @@ class Replies(_Message):
     failing: Annotated[str | None, Field(alias="fail")] = None
 
 
+class ChatMessage(_Message):
+    """What one side of a conversation has said."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+def _asks(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    if not any(message.role == "user" for message in messages):
+        raise ValueError("must hold a message whose role is user")
+    return messages
+
+
 class Task(_Message):
-    """One prompt and one judge."""
+    """One prompt, or a conversation that API models are to go on with, and one judge."""
 
     id: str
     description: str = ""
     prompt: str
+    messages: Annotated[
+        tuple[ChatMessage, ...],
+        # Written only where it is used, so that no digest of other tasks changes.
+        Field(json_schema_extra={"minItems": 1}, exclude_if=lambda messages: not messages),
+        AfterValidator(_asks),
+    ] = ()
     judge: Annotated[JudgeSpec, Field(discriminator="type")]
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     tier: str | None = None
@@ -47,6 +66,16 @@ class Task(_Message):
     files: tuple[str, ...] = ()
     replies: Replies | None = None
     should_trigger: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompt_of_messages(cls, value: Any) -> Any:
+        """Messages have a text too, for judges, pages and estimates."""
+        if not isinstance(value, dict) or "messages" not in value or "prompt" in value:
+            return value
+        messages = value["messages"] if isinstance(value["messages"], list) else []
+        said = [f"{each.get('role')}: {each.get('content')}" for each in messages if isinstance(each, dict)]
+        return {**value, "prompt": "\n\n".join(said) or "-"}
 
 
 class Arm(_Message):
