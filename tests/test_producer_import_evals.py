@@ -113,7 +113,7 @@ def test_what_cannot_be_judged_is_left_out_by_name_and_counted(tmp_path: Path) -
     path = a_skill(tmp_path, evals)
     found = evals_json.convert(path)
     assert (found.task_count, found.tasks_left_out, len(found.tasks)) == (2, 1, 1)
-    assert (found.assertion_count, found.assertions_left_out) == (2, 1)
+    assert (found.assertion_count, found.counts["assertion"]["lost"]) == (2, 1)
     assert [str(item).removeprefix(f"{path}:") for item in found.left_out] == [
         "5:3  evals[0]: no expectations, assertions or expected_output to judge by; add some",
         "14:5  evals[1].assertions[0]: a mapping without text; write the statement as text",
@@ -252,8 +252,8 @@ def test_both_dialects_convert_and_run_with_the_simulated_model(tmp_path: Path) 
         done = uplift("import", path, "--output", f"suite-{number}", cwd=tmp_path)
         count = len(evals["evals"])
         assert done.code == 0, done.err
-        assert f"{count} task{'s' * (count != 1)} found, {count} imported, 0 left out\n" in done.out
-        assert "2 assertions found, 2 imported, 0 left out\n" in done.out
+        assert f"{count} task{'s' * (count != 1)} found: {count} imported, 0 left out\n" in done.out
+        assert "2 assertions found: 2 kept, 0 changed, 0 lost\n" in done.out
         made = tmp_path / f"suite-{number}"
         assert uplift("validate", made / "suite.yaml", cwd=tmp_path).code == 0
         (made / "skill").symlink_to(path.parent.parent)

@@ -127,7 +127,7 @@ def test_all_assertions_are_counted_and_those_without_an_equivalent_are_named_wi
     # latency; contains, icontains, contains-all, not-contains, cost; equals; regex; is-json, javascript;
     # python and two rubrics.
     assert found.assertion_count == 13
-    assert found.assertions_left_out == 2
+    assert found.counts["assertion"]["lost"] == 2
     assert left_out(found) == [
         "29:9  cost: costs are measured for every run and not judged by task; see --budget-usd",
         "44:9  javascript: no equivalent among Uplift's judges",
@@ -191,7 +191,7 @@ def test_a_set_of_assertions_is_taken_apart(tmp_path: Path) -> None:
     inner = "{type: contains, value: a}, {type: contains, value: b}"
     found = found_in(tmp_path, a_test(f"type: assert-set, assert: [{inner}]"))
     assert found.tasks[0].fields["judge"] == {"type": "contains", "expected": ["a", "b"]}
-    assert (found.assertion_count, found.assertions_left_out) == (2, 0)
+    assert (found.assertion_count, found.counts["assertion"]["lost"]) == (2, 0)
 
 
 MIXED = (
@@ -228,7 +228,7 @@ async def test_a_mixture_becomes_one_pytest_judge_with_a_test_for_each_assertion
         "def fine(output, context):\n    return len(output) >= context['config']['least']\n"
     )
     found = promptfoo.convert(path)
-    assert (found.assertion_count, found.assertions_left_out) == (7, 0)
+    assert (found.assertion_count, found.counts["assertion"]["lost"]) == (7, 0)
     made = suite.load(imported.write(found, tmp_path / "out"))
     (task,) = made.tasks
     judgment = await judge(task.judge, Completion(text=text), no_model, Workspace(suite=tmp_path / "out"))
@@ -250,7 +250,7 @@ async def test_a_mixture_becomes_one_pytest_judge_with_a_test_for_each_assertion
         ("type: contains, value: '{{x | upper}}'", "no filters and no conditions"),
         ("type: contains, value: x, transform: output.trim()", "transform changes what is judged"),
         ("type: contains, value: x, weight: 0", "has weight 0"),
-        ("type: contains-any, value: a", "must be a list of texts"),
+        ("type: contains-any, value: 7", "must be a list of texts"),
         ("type: regex, value: '(a'", "its pattern cannot be used"),
         ("type: is-json, value: {type: strin}", "its schema cannot be used: type: not a JSON Schema"),
         ("type: is-json, value: file://none.json", "'none.json' does not exist"),
@@ -269,19 +269,19 @@ def test_an_assertion_without_an_equivalent_is_named_with_its_line_and_the_reaso
     tmp_path: Path, assertion: str, why: str
 ) -> None:
     found = found_in(tmp_path, a_test("type: contains, value: ok", assertion))
-    assert (found.assertion_count, found.assertions_left_out, len(found.tasks)) == (2, 1, 1)
+    assert (found.assertion_count, found.counts["assertion"]["lost"], len(found.tasks)) == (2, 1, 1)
     (said,) = left_out(found)
     assert said.startswith(f"5:1  {assertion.split(',')[0].removeprefix('type: ')}: ")
     assert why in said
 
 
 def test_settings_that_are_not_carried_over_are_named(tmp_path: Path) -> None:
-    text = "scenarios: []\nevaluateOptions: {repeat: 3}\n" + a_test(
+    text = "outputPath: out\nevaluateOptions: {repeat: 3}\n" + a_test(
         "type: contains, value: a", more="threshold: 0.5, "
     )
     assert left_out(found_in(tmp_path, text)) == [
         "4:31  threshold: every assertion must hold here",
-        "1:12  scenarios: Uplift has no such setting",
+        "1:13  outputPath: Uplift has no such setting",
         "2:18  evaluateOptions: Uplift has no such setting",
     ]
 
@@ -321,6 +321,208 @@ def test_tests_may_stand_in_files_and_keep_their_places(tmp_path: Path) -> None:
     ]
 
 
+def test_a_table_has_a_test_to_a_row_and_assertions_in_its_cells(tmp_path: Path) -> None:
+    path = a_config(tmp_path, "prompts: ['{{q}} {{w}}']\ntests: tests.csv\n")
+    (path.parent / "tests.csv").write_text(
+        "q,w,__expected1, __expected2 ,__description,__prefix,__metadata:of,__config:__expected2:threshold\n"
+        'one,"a\nb","icontains-any: ""x, y""",grade: is kind,First,Say ,us,0.9\n'
+        "two,c,not-contains:no,similar(0.8): yes,,,,\n"
+        "three,d,plain words,fn:output.length < 9,,,,\n"
+    )
+    found = promptfoo.convert(path)
+    assert [task.fields["prompt"] for task in found.tasks] == ["Say one a\nb"] * 2 + ["two c", "three d"]
+    assert [task.fields["id"] for task in found.tasks] == ["first", "first-rubric", "test-2", "test-3"]
+    assert [task.fields["judge"] for task in found.tasks] == [
+        {"type": "regex", "pattern": r"x,\ y", "ignore_case": True},
+        {"type": "llm-rubric", "rubric": "is kind", "pass_threshold": 0.9},
+        {"type": "regex", "pattern": "no", "should_match": False},
+        {"type": "equals", "text": "plain words"},
+    ]
+    assert found.counts["assertion"] == {"found": 6, "kept": 4, "changed": 0, "lost": 2}
+    # The second test begins on line 4, as the first one's value has two lines.
+    assert [str(item).split("tests.csv:")[1].split(":")[0] for item in found.left_out] == ["4", "5"]
+
+
+def test_a_file_of_json_lines_has_a_test_to_a_line(tmp_path: Path) -> None:
+    path = a_config(tmp_path, "prompts: ['{{q}}']\ntests: file://./tests.jsonl\n")
+    lines = [{"vars": {"q": q}, "assert": [{"type": "icontains", "value": "x"}] * 2} for q in "ab"]
+    (path.parent / "tests.jsonl").write_text("\n\n".join(map(json.dumps, lines)) + "\n")
+    found = promptfoo.convert(path)
+    assert [task.fields["prompt"] for task in found.tasks] == ["a", "b"]
+    assert found.counts["assertion"]["kept"] == 4
+    (path.parent / "tests.jsonl").write_text('{"vars": {}}\n{"vars": \n')
+    with pytest.raises(Unimportable, match=r"tests\.jsonl:2:"):
+        promptfoo.convert(path)
+
+
+def test_what_is_written_once_and_repeated_is_read(tmp_path: Path) -> None:
+    text = """
+prompts: ['{{q}}']
+defaultTest: &same {assert: [{type: icontains, value: ok}]}
+tests:
+  - &first {vars: {q: one}, assert: [{type: icontains, value: x}]}
+  - {<<: *first, vars: {q: two}}
+"""
+    found = found_in(tmp_path, text)
+    assert [task.fields["prompt"] for task in found.tasks] == ["one", "two"]
+    assert [task.fields["judge"]["expected"] for task in found.tasks] == [["ok", "x"]] * 2
+    assert found.counts["assertion"] == {"found": 2, "kept": 2, "changed": 0, "lost": 0}
+
+
+def test_every_scenario_tries_its_tests_with_each_of_its_values(tmp_path: Path) -> None:
+    text = """
+prompts: ['{{q}} in {{language}}']
+scenarios:
+  - config: [{vars: {language: French}}, {vars: {language: Thai}}]
+    tests: [{vars: {q: Hello}, assert: [{type: icontains, value: '{{language}}'}]}]
+"""
+    found = found_in(tmp_path, text)
+    assert [task.fields["judge"]["expected"] for task in found.tasks] == [["French"], ["Thai"]]
+    assert [task.fields["prompt"] for task in found.tasks] == ["Hello in French", "Hello in Thai"]
+
+
+CHAT = '[{"role": "system", "content": "Be {{how}}"}, {"role": "user", "content": "{{q}}"}]'
+
+
+def test_a_prompt_in_chat_form_becomes_messages_and_one_message_a_prompt(tmp_path: Path) -> None:
+    path = a_config(
+        tmp_path,
+        f"""
+prompts: ['{CHAT}', file://chat.yaml, file://one.json]
+tests: [{{vars: {{how: brief, q: 'Is it {{{{how}}}}?'}}, assert: [{{type: icontains, value: a}}]}}]
+""",
+    )
+    (path.parent / "chat.yaml").write_text(
+        "- {role: user, content: '{{q}}'}\n- {role: assistant, content: Hm}\n"
+    )
+    (path.parent / "one.json").write_text('[{"role": "user", "content": "Only {{q}}"}]')
+    found = promptfoo.convert(path)
+    assert found.left_out == []
+    first, second, third = (task.fields for task in found.tasks)
+    assert first["messages"] == [
+        {"role": "system", "content": "Be brief"},
+        {"role": "user", "content": "Is it brief?"},
+    ]
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant"]
+    assert (third["prompt"], "messages" in third) == ("Only Is it brief?", False)
+    written = suite.load(imported.write(found, tmp_path / "out"))
+    assert written.tasks[0].messages[0].content == "Be brief"
+
+
+def test_files_are_read_inside_the_folder_only_and_as_text(tmp_path: Path) -> None:
+    path = a_config(
+        tmp_path,
+        """
+prompts: ['{{q}}']
+tests:
+  - {vars: {q: file://prompts/guide.txt, question: file://data.json}, assert: &any [{type: icontains, value: a}]}
+  - {vars: {q: file://../secret.txt}, assert: *any}
+  - {vars: {q: file://picture.png}, assert: *any}
+  - file://tests/*.yaml
+  - file://tests/*.js
+""",
+    )
+    (tmp_path / "secret.txt").write_text("secret")
+    (path.parent / "data.json").write_text('{"a": [1, "é"]}')
+    (path.parent / "tests").mkdir()
+    for name in ("b", "a"):
+        (path.parent / "tests" / f"{name}.yaml").write_text(
+            f"- {{vars: {{q: {name}}}, assert: [{{type: icontains, value: x}}]}}\n"
+        )
+    found = promptfoo.convert(path)
+    prompts = [task.fields["prompt"] for task in found.tasks]
+    assert prompts == ['You are a guide.\n{"a":[1,"é"]}', "a", "b"]
+    assert [item.why for item in found.left_out] == [
+        "'../secret.txt' leaves the source's folder; nothing outside is read",
+        "'picture.png' is no text file",
+        "'tests/*.js' matches no file",
+    ]
+
+
+def with_skill(text: str) -> str:
+    return f"---\nname: {text}\ndescription: How to be {text}\n---\n# Be {text}\n\nRequest: {{{{q}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "skills"),
+    [
+        ("[file://a/SKILL.md]", {"candidate": "a"}),
+        ("['Request: {{q}}', file://a/SKILL.md]", {"candidate": "a"}),
+        ("[file://a/SKILL.md, file://b/SKILL.md]", {"baseline": "a", "candidate": "b"}),
+    ],
+)
+def test_a_prompt_that_begins_as_a_skill_is_compared_and_not_asked(
+    tmp_path: Path, prompts: str, skills: dict[str, str]
+) -> None:
+    path = a_config(
+        tmp_path,
+        f"prompts: {prompts}\ntests: [{{vars: {{q: Hi}}, assert: [{{type: icontains, value: x}}]}}]\n",
+    )
+    for name in ("a", "b"):
+        (path.parent / name).mkdir()
+        (path.parent / name / "SKILL.md").write_text(with_skill(name))
+    found = promptfoo.convert(path)
+    assert [task.fields["prompt"] for task in found.tasks] == ["Request: Hi"]
+    assert found.left_out == []
+    imported.write(found, tmp_path / "out")
+    written = {arm: (tmp_path / "out" / arm / "SKILL.md").read_text() for arm in found.skills}
+    assert written == {arm: with_skill(name).split("Request")[0] for arm, name in skills.items()}
+
+
+PROVIDERS = """
+prompts: ['{{q}}']
+x-shared: &shared {model: m}
+providers:
+  - {id: an-agent, label: v1, config: {<<: *shared, working_dir: '{{ env.V1 | default("./fixtures/v1") }}'}}
+  - {id: an-agent, label: v2, config: {<<: *shared, working_dir: ./fixtures/v2}}
+tests: [{vars: {q: Hi}, assert: [{type: icontains, value: x}]}]
+"""
+
+
+def test_providers_that_differ_by_a_skill_become_baseline_and_candidate(tmp_path: Path) -> None:
+    path = a_config(tmp_path, PROVIDERS)
+    for name in ("v1", "v2"):
+        skill = path.parent / "fixtures" / name / ".agents" / "skills" / "review"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text(f"---\nname: review\ndescription: {name}\n---\n{name}\n")
+        (path.parent / "fixtures" / name / "auth.ts").write_text("code")
+        (path.parent / "fixtures" / name / "of.txt").write_text(name)
+    done = uplift("import", "cities/promptfooconfig.yaml", "--output", "out", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "--skill-path out/candidate --baseline out/baseline --mock" in done.out
+    texts = [(tmp_path / "out" / arm / "SKILL.md").read_text() for arm in ("baseline", "candidate")]
+    assert [text.split()[-1] for text in texts] == ["v1", "v2"]
+    # What both agents work on comes with each task, but nothing of the skills.
+    assert suite.load(tmp_path / "out" / "suite.yaml").tasks[0].files == ("fixtures/auth.ts",)
+
+
+def test_a_system_prompt_that_one_provider_has_alone_becomes_the_candidates_skill(tmp_path: Path) -> None:
+    text = (
+        PROVIDERS.split("x-shared")[0]
+        + "providers: [openai:gpt-5-mini, {id: openai:gpt-5-mini, label: Pirate, "
+    )
+    text += "config: {system_prompt: Talk like a pirate.}}]\n" + "tests:" + PROVIDERS.split("tests:")[1]
+    found = found_in(tmp_path, text)
+    assert found.skills == {
+        "candidate": {"SKILL.md": b'---\nname: pirate\ndescription: "Pirate"\n---\n\nTalk like a pirate.\n'}
+    }
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "skills"),
+    [
+        ("id: an-agent, label: v2", "id: another", 0),
+        ("./fixtures/v2", "./fixtures/v1", 0),
+        ("./fixtures/v2", "../..", 0),
+    ],
+)
+def test_providers_that_differ_by_more_or_by_nothing_are_no_arms(
+    tmp_path: Path, was: str, now: str, skills: int
+) -> None:
+    found = found_in(tmp_path, PROVIDERS.replace(was, now))
+    assert (len(found.tasks), len(found.skills)) == (1, skills)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -340,7 +542,7 @@ def test_tests_may_stand_in_files_and_keep_their_places(tmp_path: Path) -> None:
             "prompts: [a]\ntests: [{assert: [{$ref: '#/assertionTemplates/x'}]}]\n",
             "2:19  assert: $ref '#/assertionTemplates/x' leads to no assertion template",
         ),
-        ("prompts: [a]\ntests: &t []\n", "2:8  tests: anchor '&t' is not allowed"),
+        ("prompts: [a]\ntests: *t\n", "2:8  tests: alias '*t' has no anchor before it"),
         ("prompts: [a\n", "2:1  prompts[1]: invalid YAML"),
         ("prompts: [!!python/object:os.system x]\n", "1:11  prompts[0]: tag"),
         ("[" * 400, "1:33  "),
@@ -364,6 +566,9 @@ def test_a_configuration_of_which_nothing_remains_writes_nothing(tmp_path: Path)
     assert "no task can be imported" in done.err
     assert "promptfooconfig.yaml:4:1  javascript: no equivalent among Uplift's judges" in done.err
     assert [entry.name for entry in tmp_path.iterdir()] == ["cities"]
+    assert "1 assertion found: 0 kept, 0 changed, 1 lost" in done.err
+    told = json.loads(uplift("import", "cities/promptfooconfig.yaml", "--json", cwd=tmp_path).out)
+    assert (told["suite"], told["assertions"]) == (None, {"found": 1, "kept": 0, "changed": 0, "lost": 1})
 
 
 @pytest.mark.slow
@@ -371,8 +576,8 @@ def test_a_configuration_converts_and_runs_with_the_simulated_model(tmp_path: Pa
     a_config(tmp_path)
     done = uplift("import", "cities/promptfooconfig.yaml", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "14 tasks found, 12 imported, 2 left out\n" in done.out
-    assert "13 assertions found, 11 imported, 2 left out\n" in done.out
+    assert "14 tasks found: 12 imported, 2 left out\n" in done.out
+    assert "13 assertions found: 11 kept, 0 changed, 2 lost\n" in done.out
     assert "wrote cities-suite/suite.yaml with 14 tasks\n" in done.out
     made = tmp_path / "cities-suite"
     assert uplift("validate", made / "suite.yaml", cwd=tmp_path).code == 0

@@ -66,11 +66,15 @@ def import_(
 
     found = _convert(source)
     folder = output or Path(f"{imported.slug(found.skill_id) or 'imported'}-suite")
-    suite = imported.write(found, folder)
+    suite = imported.write(found, folder) if found.tasks or not as_json else None
     if as_json:
-        _print_json(found, suite)
+        counts = {f"{kind}s": part for kind, part in found.counts.items()}
+        value = {"suite": suite, "written": len(found.tasks), **counts, "changed": found.changed}
+        print_json({**value, "left_out": found.left_out, "notes": found.notes})
     else:
-        _print(found, suite)
+        _print(found, folder)
+    if suite is None:
+        raise typer.Exit(2)
 
 
 def _convert(source: Path) -> Found:
@@ -84,35 +88,17 @@ def _convert(source: Path) -> Found:
     return evals_json.convert(source)
 
 
-def _counts(found: Found) -> list[tuple[str, int, int]]:
-    return [
-        ("task", found.task_count, found.tasks_left_out),
-        ("assertion", found.assertion_count, found.assertions_left_out),
-    ]
-
-
-def _print(found: Found, suite: Path) -> None:
-    for kind, count, left in _counts(found):
-        if count:
-            typer.echo(f"{counted(count, kind)} found, {count - left} imported, {left} left out")
-    for item in found.left_out:
-        typer.echo(f"left out: {item}")
-    for note in found.notes:
-        typer.echo(f"note: {note}")
+def _print(found: Found, folder: Path) -> None:
+    for line in found.told():
+        typer.echo(line)
+    suite = folder / "suite.yaml"
     typer.echo(f"wrote {suite} with {counted(len(found.tasks), 'task')}")
+    skill = folder / "candidate" if found.skills else "SKILL"
+    baseline = f" --baseline {folder / 'baseline'}" if "baseline" in found.skills else ""
     typer.echo(
         f"\nTry it now, without a model and without a key:\n\n"
-        f"  uplift evaluate --standalone --task-suite {suite} --skill-path SKILL --mock"
+        f"  uplift evaluate --standalone --task-suite {suite} --skill-path {skill}{baseline} --mock"
     )
-
-
-def _print_json(found: Found, suite: Path) -> None:
-    counts = {
-        f"{kind}s": {"found": count, "imported": count - left, "left_out": left}
-        for kind, count, left in _counts(found)
-    }
-    value = {"suite": suite, "written": len(found.tasks), **counts, "left_out": found.left_out}
-    print_json({**value, "notes": found.notes})
 
 
 def validate(

@@ -1,16 +1,22 @@
-"""Read a promptfoo configuration: each prompt with each test becomes a task; providers are left out.
+"""Read a promptfoo configuration: each prompt with each test becomes a task.
 
-Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
-(lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
+Read are prompts and tests, inline and in text, YAML, JSON, JSONL and CSV files of the configuration's folder,
+`defaultTest`, scenarios, variables (lists are multiplied out) and references to assertion templates, each with its
+place. Prompts or providers that differ only by a skill or a system prompt become baseline and candidate. What else
+there is, is named.
 """
 
 from __future__ import annotations
 
+import csv
+import fnmatch
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from io import StringIO
+from itertools import count, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,26 +30,55 @@ from producer.importers.imported import (
     ImportedSource,
     ImportedTask,
     Refused,
+    files_in,
     kind_of,
+    names_in,
     open_source,
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered
+from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered, test_of_row
+from producer.skills import skill as skills
 from producer.suites import json_file, yaml_file
-from producer.suites.yaml_file import Node
+from producer.suites.yaml_file import Document, Finding, Node
 
-TEXT_FILES = (".txt", ".md", ".j2")
+_PROMPT_FILES = (".txt", ".md", ".j2", ".json", ".jsonl", ".yaml", ".yml")
+_TEST_FILES = (".yaml", ".yml", ".json", ".jsonl", ".csv")
+_NO_TEXT = (".py", ".js", ".cjs", ".mjs", ".ts", ".rb", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".webp")
 _SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
+# What of a provider's config holds a system prompt, and names the folder in which an agent finds skills.
+_SYSTEM_KEYS = (
+    *("system", "system_prompt", "systemPrompt", "custom_system_prompt", "append_system_prompt"),
+    *("instructions", "developer_instructions"),
+)
+_FOLDER_KEY = "working_dir"
+_FROM_ENVIRONMENT = re.compile(r"""\{\{\s*env\.\w+\s*\|\s*default\((["'])(.*?)\1\)\s*\}\}""")
+_SKILL_FOLDER = re.compile(r"\.(?:claude|agents)/skills/([^/]+)/")
+
+Placed = tuple[ImportedSource, Node]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt's template, and the name by which tests may ask for it."""
+    """A template, or the roles and templates of a conversation; its name for tests, and the skill before it."""
 
-    text: str
+    text: str | tuple[tuple[str, str], ...]
     label: str
     origin: str
+    skill: str = ""
+
+    def filled(self, values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """The prompt or messages of a task; raises Refused."""
+        talk = (("user", self.text),) if isinstance(self.text, str) else self.text
+        said = [{"role": role, "content": rendered(content, values)} for role, content in talk]
+        if [message["role"] for message in said] == ["user"]:
+            around = (rendered(str(options.get(key, "")), values) for key in ("prefix", "suffix"))
+            if not (prompt := said[0]["content"].join(around)).strip():
+                raise Refused("its prompt is blank")
+            return {"prompt": prompt}
+        if options.get("prefix") or options.get("suffix"):
+            raise Refused("its options put a text before or behind a conversation")
+        return {"messages": said}
 
 
 @dataclass(frozen=True)
@@ -72,9 +107,9 @@ class PromptfooConfig:
         self.home = home
         self._found = found
 
-    def leave_out(self, source: ImportedSource, node: Node, what: str, why: str) -> None:
+    def leave_out(self, node: Node, what: str, why: str) -> None:
         """Note a setting that is not carried over."""
-        self._found.leave_out("setting", source.place(node), what, why)
+        self._found.leave_out("setting", self.sources[0].place(node), what, why)
 
     def prompts(self) -> Iterator[Prompt]:
         """Every prompt, in order; files with several are taken apart."""
@@ -88,57 +123,95 @@ class PromptfooConfig:
             where = f"prompts[{number}]"
             raw, label = entry.value, ""
             if isinstance(entry.value, dict):
-                raw = entry.value.get("raw", entry.value.get("id"))
+                raw = next((entry.value[key] for key in ("raw", "content", "id") if key in entry.value), None)
                 label = str(entry.value.get("label", entry.value.get("id", "")))
             if not isinstance(raw, str) or not raw.strip():
                 source.wrong(entry, where, f"is {kind_of(raw)}; must be text, or a mapping with raw or id")
                 continue
             try:
-                parts = self._prompt_texts(raw)
-                for index, part in enumerate(parts, start=1):
-                    origin = source.place(entry) + (f", part {index}" if len(parts) > 1 else "")
-                    yield Prompt(part, label or raw, origin)
+                texts = list(self._prompt_texts(raw))
+                for index, text in enumerate(texts, start=1):
+                    origin = source.place(entry) + (f", part {index}" if len(texts) > 1 else "")
+                    skill, asked = _apart(text)
+                    yield Prompt(_conversation(asked), label or raw, origin, skill)
             except Refused as refused:
-                self.leave_out(source, entry, where, str(refused))
+                self.leave_out(entry, where, str(refused))
 
-    def _prompt_texts(self, raw: str) -> list[str]:
-        name = raw.removeprefix("file://")
-        if not raw.startswith("file://") and not raw.endswith(TEXT_FILES):
-            return [raw]
-        if not name.endswith(TEXT_FILES) or "*" in name:
-            raise Refused("only prompts in .txt, .md and .j2 files can be read; write it out")
-        text = text_beside(self.home, name)
-        return [part.strip() for part in _SEPARATOR.split(text) if part.strip()]
-
-    def tests(self) -> Iterator[tuple[ImportedSource, Node]]:
-        """Every test and the file that it stands in."""
-        source = self.sources[0]
-        node = self.root.get("tests")
-        if node is None:
+    def _prompt_texts(self, raw: str) -> Iterator[str]:
+        if not raw.startswith("file://") and (not raw.endswith(_PROMPT_FILES) or "\n" in raw):
+            yield raw
             return
-        for entry in node.items() if isinstance(node.value, list) else [node]:
-            if isinstance(entry.value, dict):
-                yield source, entry
-            elif isinstance(entry.value, str):
-                yield from self._tests_in(entry.value, entry)
+        for name in self._names(raw):
+            if not name.endswith(_PROMPT_FILES):
+                raise Refused(f"only prompts in {', '.join(_PROMPT_FILES)} files can be read; write it out")
+            text = text_beside(self.home, name)
+            if name.endswith((".yaml", ".yml")):
+                yield json.dumps(_values(text, name))
+            elif name.endswith(".json") or not skills.is_absent(text):
+                yield text
             else:
+                separator = "\n" if name.endswith(".jsonl") else _SEPARATOR
+                yield from (part.strip() for part in re.split(separator, text) if part.strip())
+
+    def _names(self, raw: str) -> list[str]:
+        """The file that a reference means, or the files of a folder that match it."""
+        name = raw.removeprefix("file://").removeprefix("./")
+        folder, pattern = os.path.split(name)
+        if "*" not in name:
+            return [name]
+        inside = [] if "*" in folder else [each for each in names_in(self.home, folder) if "/" not in each]
+        if not (matching := fnmatch.filter(inside, pattern)):
+            raise Refused(f"{shown(name)} matches no file")
+        return [f"{folder}/{each}".removeprefix("/") for each in matching]
+
+    def tests(self) -> Iterator[tuple[Placed, ...]]:
+        """Every test and the file that it stands in, after the scenario's values that it is tried with."""
+        node, scenarios = self.root.get("tests"), self.root.get("scenarios")
+        if node is None and scenarios is None:
+            yield ((self.sources[0], Node(self.root.start, {}, {})),)
+        for test in self._placed(node):
+            yield (test,)
+        for source, scenario in self._placed(scenarios):
+            for test, values in product(
+                list(self._placed(scenario.get("tests"))), source.entries(scenario.get("config"), "config")
+            ):
+                yield ((source, values), test)
+
+    def default(self) -> tuple[Placed, ...]:
+        """What holds for every test, here or in a file."""
+        return tuple(self._placed(self.root.get("defaultTest")))[:1]
+
+    def _placed(self, node: Node | None) -> Iterator[Placed]:
+        """The mappings that stand in a list, or in the files that it names."""
+        source = self.sources[0]
+        for entry in [] if node is None else node.items() if isinstance(node.value, list) else [node]:
+            if isinstance(entry.value, dict) and "path" not in entry.value:
+                yield source, entry
+            elif isinstance(entry.value, dict | str):
+                try:
+                    name = entry.value if isinstance(entry.value, str) else entry.value["path"]
+                    for file in self._names(str(name)):
+                        yield from self._in_file(file)
+                except Refused as refused:
+                    self.leave_out(entry, f"tests {shown(str(name))}", str(refused))
+            elif entry.value is not None:
                 source.wrong(entry, "tests", f"is {kind_of(entry.value)}; must be a mapping or a file's name")
 
-    def _tests_in(self, name: str, entry: Node) -> Iterator[tuple[ImportedSource, Node]]:
-        file = name.removeprefix("file://")
-        try:
-            if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
-                raise Refused("only tests in .yaml and .json files can be read; write them out")
-            text = text_beside(self.home, file)
-        except Refused as refused:
-            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", str(refused))
-            return
-        module = json_file if file.endswith(".json") else yaml_file
-        shown_as = str(Path(self.sources[0].name).parent / file)
-        source = ImportedSource(module.parse(text, shown_as), shown_as)
+    def _in_file(self, name: str) -> Iterator[Placed]:
+        if not name.endswith(_TEST_FILES):
+            raise Refused(f"only tests in {', '.join(_TEST_FILES)} files can be read; write them out")
+        text = text_beside(self.home, name)
+        shown_as = str(Path(self.sources[0].name).parent / name)
+        if name.endswith((".csv", ".jsonl")):
+            document = _rows(text, shown_as)
+        else:
+            parse = json_file.parse if name.endswith(".json") else yaml_file.parse_anchored
+            document = parse(text, shown_as)
+        source = ImportedSource(document, shown_as)
         source.check()
         self.sources.append(source)
-        for node in source.entries(source.document.root, ""):
+        root = document.root
+        for node in [root] if root and isinstance(root.value, dict) else source.entries(root, ""):
             if isinstance(node.value, dict):
                 yield source, node
             else:
@@ -172,10 +245,170 @@ class PromptfooConfig:
             return None
         return target.value
 
+    def find_arms(self, prompts: list[Prompt]) -> list[str]:
+        """Note the skills that are compared, as prompts or else providers have them; the files that agents work on."""
+        told = list(dict.fromkeys(prompt.skill for prompt in prompts if prompt.skill))
+        if told:
+            self._note_arms([{skills.FILE_NAME: text.encode()} for text in told])
+            if len(told) > 2:
+                self.leave_out(self.root, "prompts", "a third skill; import it in a configuration of its own")
+            return []
+        alike: dict[str, list[Node]] = {}
+        node = self.root.get("providers") or self.root.get("targets")
+        for entry in node.items() if node is not None else ():
+            whole = entry.value if isinstance(entry.value, dict) else {"id": entry.value}
+            config = whole["config"] if isinstance(whole.get("config"), dict) else {}
+            rest = {key: config[key] for key in config if key not in (*_SYSTEM_KEYS, _FOLDER_KEY)}
+            alike.setdefault(json.dumps([whole.get("id"), rest], sort_keys=True), []).append(entry)
+        pair = next((entries for entries in alike.values() if len(entries) > 1), [])[:2]
+        try:
+            arms = [self._agent_files(entry) for entry in pair]
+        except Refused as refused:
+            self.leave_out(pair[0], "providers", f"cannot be compared: {refused}")
+            return []
+        if not pair or arms[0][0] == arms[1][0]:
+            return []
+        self._note_arms([skill for skill, _ in arms])
+        shared = {name: data for name, data in arms[0][1].items() if arms[1][1].get(name) == data}
+        self._found.fixtures.update(shared)
+        return [f"fixtures/{name}" for name in shared]
+
+    def _note_arms(self, told: list[dict[str, bytes]]) -> None:
+        names = ("baseline", "candidate") if len(told) > 1 else ("candidate",)
+        self._found.skills.update({name: skill for name, skill in zip(names, told, strict=False) if skill})
+        if "candidate" not in self._found.skills:
+            self._found.skills["candidate"] = self._found.skills.pop("baseline")
+
+    def _agent_files(self, entry: Node) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """The skill that a provider has, in files or as its system prompt, and the other files of its folder."""
+        whole = entry.value if isinstance(entry.value, dict) else {}
+        config = whole.get("config") or {}
+        label = str(whole.get("label") or "system prompt")
+        if texts := [config[key] for key in _SYSTEM_KEYS if isinstance(config.get(key), str)]:
+            text = "\n\n".join(rendered(self.text_of(each), {}) for each in texts)
+            head = f"---\nname: {slug(label) or 'skill'}\ndescription: {json.dumps(label)}\n---\n\n"
+            return {skills.FILE_NAME: f"{head}{text}\n".encode()}, {}
+        if not isinstance(folder := config.get(_FOLDER_KEY), str):
+            return {}, {}
+        place = rendered(_FROM_ENVIRONMENT.sub(r"\2", folder), {})
+        inside = files_in(self.home, place)
+        named = {found[1]: found[0] for name in inside if (found := _SKILL_FOLDER.match(name))}
+        named = {name: under for name, under in named.items() if under + skills.FILE_NAME in inside}
+        wanted = config.get("skills")
+        chosen = [name for name in named if not isinstance(wanted, list) or name in wanted]
+        if len(chosen) > 1:
+            raise Refused(f"{shown(place)} holds several skills, and one is compared ({', '.join(chosen)})")
+        under = named[chosen[0]] if chosen else None
+        skill = {
+            name.removeprefix(under): inside[name] for name in inside if under and name.startswith(under)
+        }
+        return skill, {name: data for name, data in inside.items() if not name.startswith(".")}
+
+    def text_of(self, value: str) -> str:
+        """A text, or that of the file that it names; raises Refused."""
+        if not value.startswith("file://"):
+            return value
+        name = value.removeprefix("file://")
+        if name.lower().endswith(_NO_TEXT):
+            raise Refused(f"{shown(name)} is no text file")
+        text = text_beside(self.home, name).strip()
+        if name.endswith((".yaml", ".yml", ".json")):
+            return json.dumps(_values(text, name), ensure_ascii=False, separators=(",", ":"))
+        return text
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """A prompt that begins as a SKILL.md does: the skill, and the lines from the first variable on; raises Refused."""
+    try:
+        body = skills.read(text).body if not skills.is_absent(text) else None
+    except skills.InvalidFrontMatter:
+        body = None
+    if body is None:
+        return "", text
+    if (variable := text.find("{{", body)) < 0:
+        raise Refused("it is a SKILL.md and asks nothing; put a variable such as {{request}} below it")
+    start = text.rfind("\n", 0, variable) + 1
+    return text[:start], text[start:].strip()
+
+
+def _conversation(text: str) -> str | tuple[tuple[str, str], ...]:
+    """The roles and texts of a prompt in JSON's chat form; any other prompt as it is; raises Refused."""
+    if not text.lstrip().startswith("["):
+        return text
+    document = json_file.parse(text, "")
+    said = document.root.value if document.root else None
+    if document.root is None and '"role"' in text:
+        raise Refused("its messages must be JSON before variables are filled in")
+    if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
+        return text
+    parts = [(each["role"], each.get("content")) for each in said]
+    for role, content in parts:
+        if role not in ("system", "user", "assistant") or not isinstance(content, str) or not content.strip():
+            raise Refused("only messages of system, user and assistant with text can be asked")
+    if all(role != "user" for role, _ in parts):
+        raise Refused("nobody asks in its messages; one must have the role user")
+    return tuple(parts)
+
+
+def _values(text: str, name: str) -> Any:
+    """The plain values of a YAML or JSON file; raises Refused."""
+    document = (json_file.parse if name.endswith(".json") else yaml_file.parse_anchored)(text, name)
+    if document.findings:
+        raise Refused(str(document.problems(document.findings)[0]))
+    return document.root.value if document.root else None
+
+
+def _rows(text: str, file: str) -> Document:
+    """The tests that stand one to a row or line; each value has a place of its own in it, in their order."""
+    rows: list[Node] = []
+    findings: list[Finding] = []
+    lines = list(StringIO(text, newline=""))
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    if file.endswith(".csv"):
+        reader = csv.reader(lines, strict=True)
+        try:
+            head, before = next(reader, []), reader.line_num
+            for cells in reader:
+                if any(cells):
+                    test = test_of_row(dict(zip(head, cells, strict=False)))
+                    rows.append(_node(test, count(starts[min(before, len(lines))])))
+                before = reader.line_num
+        except csv.Error as wrong:
+            findings.append(
+                Finding(starts[min(reader.line_num, len(lines)) - 1], "", f"invalid CSV: {wrong}")
+            )
+    else:
+        for start, line in zip(starts, lines, strict=False):
+            if not line.strip():
+                continue
+            document = json_file.parse(line.rstrip(), file)
+            findings += [Finding(start + each.start, each.where, each.message) for each in document.findings]
+            if document.root is not None:
+                rows.append(_node(document.root.value, count(start)))
+    return Document(file, text, Node(0, [row.value for row in rows], rows), tuple(findings))
+
+
+def _node(value: Any, starts: Iterator[int]) -> Node:
+    start = next(starts)
+    if isinstance(value, dict):
+        return Node(start, value, {key: _node(part, starts) for key, part in value.items()})
+    return Node(start, value, [_node(part, starts) for part in value] if isinstance(value, list) else None)
+
 
 _ALL_HOLD = "every assertion must hold here"
-_TEST_KEYS = ("description", "vars", "assert", "prompts")
-_ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
+_TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata")
+_OPTION_KEYS = ("prefix", "suffix", "transform", "postprocess", "rubricPrompt", "disableVarExpansion")
+_ROOT_KEYS = (
+    "description",
+    "prompts",
+    "tests",
+    "scenarios",
+    "defaultTest",
+    "assertionTemplates",
+    "providers",
+)
 
 
 @dataclass(frozen=True)
@@ -188,6 +421,7 @@ class Test:
     name: str
     description: str
     assertions: tuple[Assertion, ...]
+    options: dict[str, Any]
 
     @property
     def place(self) -> str:
@@ -214,17 +448,19 @@ class _Cases:
         self._found = found
         self._met: dict[str, Assertion] = {}
         self._used: set[str] = set()
+        self._files: list[str] = []
 
     def fill(self) -> None:
-        config, source = self._config, self._config.sources[0]
+        config = self._config
         prompts = list(config.prompts())
-        default = config.root.get("defaultTest")
-        if default is not None and not isinstance(default.value, dict):
-            config.leave_out(source, default, "defaultTest", "only a mapping in the same file can be read")
-            default = None
-        for number, (owner, node) in enumerate(config.tests()):
-            self._test(owner, node, number, default, prompts)
-        self._found.leave_out_settings(source, config.root, _ROOT_KEYS)
+        self._files = config.find_arms(prompts)
+        if any(prompt.skill for prompt in prompts):  # the arms tell them apart
+            prompts = list({prompt.text: prompt for prompt in prompts}.values())
+        default = config.default()
+        for number, holders in enumerate(config.tests()):
+            self._test((*default, *holders), number, prompts)
+        named = [key for key in config.root.value if key.startswith("x-")]
+        self._found.leave_out_settings(config.sources[0], config.root, (*_ROOT_KEYS, "targets", *named))
         self._found.note("providers are not carried over; choose models with --model and --judge-model")
         self._found.assertion_count = len(self._met)
         told = {item.place for item in self._found.left_out if item.kind == "assertion"}
@@ -232,21 +468,25 @@ class _Cases:
             if place not in self._used | told:
                 self._found.leave_out("assertion", place, assertion.kind, "its test is left out")
 
-    def _test(
-        self, source: ImportedSource, node: Node, number: int, default: Node | None, prompts: list[Prompt]
-    ) -> None:
-        where, first = f"tests[{number}]", self._config.sources[0]
-        holders = [(first, default)] if default is not None else []
+    def _test(self, holders: tuple[Placed, ...], number: int, prompts: list[Prompt]) -> None:
+        where, (source, node) = f"tests[{number}]", holders[-1]
         assertions: list[Assertion] = []
-        for owner, holder in (*holders, (source, node)):
+        variables: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for owner, holder in holders:
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
             self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
+            variables |= _mapping(owner, holder, "vars")
+            options |= _mapping(owner, holder, "options")
+            if (said := holder.get("options")) is not None:
+                self._found.leave_out_settings(owner, said, _OPTION_KEYS, lambda key: f"options.{key}")
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
-        test = Test(source, node, where, name, description, tuple(assertions))
-        variables = {**_variables(first, default), **_variables(source, node)}
+        test = Test(source, node, where, name, description, tuple(assertions), options)
         lists = {key: value for key, value in variables.items() if isinstance(value, list) and value}
+        if options.get("disableVarExpansion"):
+            lists = {}
         wanted = node.get("prompts")
         names = wanted.value if wanted is not None and isinstance(wanted.value, list) else None
         chosen = [prompt for prompt in prompts if names is None or prompt.label in names]
@@ -260,13 +500,15 @@ class _Cases:
     def _case(self, test: Test, prompt: Prompt, values: dict[str, Any]) -> None:
         what = f"{test.where} with the prompt of {prompt.origin}"
         try:
-            values = {name: self._variable(value) for name, value in values.items()}
-            text = rendered(prompt.text, values)
+            text_of = self._config.text_of
+            values = {key: text_of(one) if isinstance(one, str) else one for key, one in values.items()}
+            asked = prompt.filled(values, test.options)
         except Refused as refused:
             self._found.leave_out("task", test.place, what, str(refused))
             return
         checks = self._checks(test, values)
-        context = {"prompt": text, "vars": values, "test": {"vars": values}}
+        said = asked.get("prompt") or json.dumps(asked["messages"])
+        context = {"prompt": said, "vars": values, "test": {"vars": values}}
         judged = self._judges(list(checks.values()), test, context)
         if not judged:
             why = "none of its assertions can be judged" if test.assertions else "it has nothing to judge by"
@@ -279,9 +521,11 @@ class _Cases:
             fields: dict[str, Any] = {"id": id_}
             if test.description:
                 fields["description"] = test.description
-            fields |= {"prompt": text, "judge": judge.judge}
+            fields |= {**asked, "judge": judge.judge}
             if seconds is not None:
                 fields["timeout_seconds"] = seconds
+            if self._files:
+                fields["files"] = self._files
             self._found.fixtures.update(judge.fixtures)
             for note in judge.notes:
                 self._found.note(note)
@@ -302,30 +546,27 @@ class _Cases:
 
     def _checks(self, test: Test, values: dict[str, Any]) -> dict[str, Check]:
         checks = {}
+        inherited = {
+            key: test.options[key] for key in promptfoo_checks.CHANGES_MEANING if key in test.options
+        }
         for assertion in test.assertions:
             try:
-                checks[assertion.place] = check_of(assertion.value, values, self._config.home)
+                checks[assertion.place] = check_of(
+                    {**inherited, **assertion.value}, values, self._config.home
+                )
             except Refused as refused:
                 self._found.leave_out("assertion", assertion.place, assertion.kind, str(refused))
             if assertion.value.get("weight", 1) not in (0, 1):
                 self._found.note("weights are not carried over; every assertion must hold")
         return checks
 
-    def _variable(self, value: Any) -> Any:
-        if isinstance(value, str) and value.startswith("file://"):
-            name = value.removeprefix("file://")
-            if not name.endswith(TEXT_FILES):
-                raise Refused(f"the variable's file {shown(name)} is no text file (.txt, .md)")
-            return text_beside(self._config.home, name).strip()
-        return value
 
-
-def _variables(source: ImportedSource, node: Node | None) -> dict[str, Any]:
-    found = node.get("vars") if node is not None else None
+def _mapping(source: ImportedSource, node: Node, key: str) -> dict[str, Any]:
+    found = node.get(key)
     if found is None or found.value is None:
         return {}
     if not isinstance(found.value, dict):
-        source.wrong(found, "vars", f"is {kind_of(found.value)}; must be a mapping of names to values")
+        source.wrong(found, key, f"is {kind_of(found.value)}; must be a mapping of names to values")
         return {}
     return dict(found.value)
 

@@ -9,6 +9,7 @@ statistics count as one observation.
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
 from collections.abc import Sequence
@@ -25,10 +26,11 @@ from producer.suites import json_file, yaml_file
 MIN_SECONDS, MAX_SECONDS = 1, 3600
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*\}\}")
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
+_DEEPEST = 5
 _FUNCTION = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
 
 # Properties of an assertion that would change what it asks for.
-_CHANGES_MEANING = ("transform", "contextTransform", "rubricPrompt")
+CHANGES_MEANING = ("transform", "postprocess", "contextTransform", "rubricPrompt")
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -
     """The check that an assertion stands for, its variables filled in; raises Refused with the reason."""
     kind = str(assertion["type"])
     negated, base = kind.startswith("not-"), kind.removeprefix("not-")
-    for key in _CHANGES_MEANING:
-        if key in assertion:
+    for key in CHANGES_MEANING:
+        if key in assertion and (key != "rubricPrompt" or base == "llm-rubric"):
             raise Refused(f"{key} changes what is judged, and has no equivalent")
     if assertion.get("weight") == 0:
         raise Refused("has weight 0, so it decides nothing")
@@ -131,8 +133,62 @@ def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -
     raise Refused("no equivalent among Uplift's judges")
 
 
-def rendered(template: str, variables: dict[str, Any]) -> str:
-    """A template with its variables filled in; raises Refused for filters, conditions and unknown names."""
+# promptfoo's names, which a cell of a table may begin with; all other cells are texts to be equal to.
+_IN_CELLS = re.compile(
+    r"(not-)?((?:similar|trajectory|trace)[\w:-]*|agent-rubric|answer-relevance|bleu|classifier|contains|contains-all"
+    r"|contains-any|contains-(?:html|json|sql|xml)|context-(?:faithfulness|recall|relevance)|conversation-relevance"
+    r"|cost|equals|factuality|finish-reason|g-eval|gleu|guardrails|icontains|icontains-all|icontains-any"
+    r"|is-(?:html|json|refusal|sql|xml)|is-valid-[\w-]+|latency|levenshtein|pi|meteor|model-graded-[\w-]+|moderation"
+    r"|perplexity|perplexity-score|regex|rouge-n|ruby|search-rubric|skill-used|starts-with|tool-call-f1|webhook"
+    r"|word-count)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?",
+    re.DOTALL,
+)
+_PREFIXES = {"fn": "javascript", "eval": "javascript", "grade": "llm-rubric"}
+
+
+def assertion_of_cell(cell: str) -> dict[str, Any]:
+    """The assertion that a table's cell stands for, such as `icontains: yes` or `similar(0.8): hello`."""
+    prefix, colon, rest = cell.partition(":")
+    kind = _PREFIXES.get(prefix, prefix)
+    if colon and kind in ("javascript", "llm-rubric", "python"):
+        return {"type": kind, "value": rest.strip()}
+    if prefix == "file" and re.search(r"\.(py|js|cjs|mjs|ts)(:|$)", cell):
+        return {"type": "python" if ".py" in cell else "javascript", "value": cell}
+    if (found := _IN_CELLS.fullmatch(cell)) is None:
+        return {"type": "equals", "value": cell}
+    made: dict[str, Any] = {"type": (found[1] or "") + found[2]}
+    if found[4] and found[4].strip():
+        made["value"] = found[4].strip()
+    if found[3] or found[2] in ("latency", "cost"):
+        made["threshold"] = float(found[3] or 0.75)
+    return made
+
+
+def test_of_row(row: dict[str, str]) -> dict[str, Any]:
+    """The test that a table's row stands for: variables by their columns, and columns that begin with `__`."""
+    row = {key.strip(): value for key, value in row.items()}
+    expected = [value.strip() for key, value in row.items() if key.startswith("__expected") and value.strip()]
+    assertions = [assertion_of_cell(cell) for cell in expected]
+    for key, value in row.items():
+        found = re.fullmatch(r"__config:__expected(\d*):threshold", key)
+        place = int(found[1] or 1) - 1 if found else -1
+        if 0 <= place < len(assertions) and re.fullmatch(r"\d*\.?\d+", value.strip()):
+            assertions[place]["threshold"] = float(value)
+    test: dict[str, Any] = {"vars": {key: value for key, value in row.items() if not key.startswith("__")}}
+    test["options"] = {key: row[f"__{key}"] for key in ("prefix", "suffix") if row.get(f"__{key}")}
+    if row.get("__description"):
+        test["description"] = row["__description"]
+    if re.fullmatch(r"\d*\.?\d+", row.get("__threshold", "").strip()):
+        test["threshold"] = float(row["__threshold"])
+    if row.get("__metric"):
+        assertions = [{**each, "metric": row["__metric"]} for each in assertions]
+    return {**test, "assert": assertions}
+
+
+def rendered(template: str, variables: dict[str, Any], depth: int = 0) -> str:
+    """A template with its variables filled in, and theirs; raises Refused for filters, conditions, unknown names."""
+    if depth > _DEEPEST:
+        raise Refused(f"its variables hold variables more than {_DEEPEST} deep")
 
     def fill(found: re.Match[str]) -> str:
         value: Any = variables
@@ -140,7 +196,9 @@ def rendered(template: str, variables: dict[str, Any]) -> str:
             if not isinstance(value, dict) or step not in value:
                 raise Refused(f"the variable {found[1]} has no value")
             value = value[step]
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            return rendered(value, variables, depth + 1) if _TEMPLATE.search(value) else value
+        return json.dumps(value, ensure_ascii=False)
 
     if _TEMPLATE.search(_VARIABLE.sub("", template)):
         raise Refused("only plain variables such as {{name}} can be filled in, no filters and no conditions")
@@ -179,6 +237,8 @@ def _text(value: Any, variables: dict[str, Any], home: Path) -> str:
 
 
 def _texts(value: Any, variables: dict[str, Any], home: Path) -> tuple[str, ...]:
+    if isinstance(value, str):  # between commas, in quotes where they hold some
+        value = [text for text in next(csv.reader([value], skipinitialspace=True), []) if text.strip()]
     if not isinstance(value, list) or not value:
         raise Refused("value must be a list of texts")
     return tuple(_text(item, variables, home) for item in value)
