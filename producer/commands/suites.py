@@ -47,12 +47,25 @@ def init(as_json: Json = False) -> None:
 def import_(
     source: Annotated[
         Path,
-        typer.Argument(metavar="SOURCE", help="An evals.json, a promptfooconfig.yaml or a folder of tasks."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="An evals.json, a promptfooconfig.yaml or a folder of tasks; with --records, results.",
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="A new folder for the suite. [default: <name>-suite, here]"),
+        typer.Option(
+            "--output", help="A new folder for the suite, or file for records. [default: <name>-suite, here]"
+        ),
     ] = None,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records",
+            help="Make records of results: a log of Inspect, a results file of tau-bench, or a folder with "
+            "runs.csv of ProjectScylla. [default output: <name>.jsonl, here]",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a suite from evals.json, a promptfoo configuration or Harbor tasks.
@@ -60,10 +73,17 @@ def import_(
     Every task says where it came from. Every assertion that has no equivalent is listed with its place, here and
     at the top of the suite. The folder is written whole or not at all, and never over an existing one.
 
-    Example: uplift import evals/evals.json --output my-suite
+    Examples:
+
+      uplift import evals/evals.json --output my-suite
+
+      uplift import --records logs/today.eval --output today.jsonl
     """
     from producer.importers import imported
 
+    if records:
+        _import_records(source, output, as_json=as_json)
+        return
     found = _convert(source)
     folder = output or Path(f"{imported.slug(found.skill_id) or 'imported'}-suite")
     suite = imported.write(found, folder) if found.tasks or not as_json else None
@@ -75,6 +95,20 @@ def import_(
         _print(found, folder)
     if suite is None:
         raise typer.Exit(2)
+
+
+def _import_records(source: Path, output: Path | None, *, as_json: bool) -> None:
+    from producer.importers import imported
+    from producer.importers import records as importer
+
+    file = output or Path(f"{imported.slug(source.resolve().stem) or 'records'}.jsonl")
+    counts = importer.write(source, file)
+    if as_json:
+        print_json({"records": file, "written": counts.total(), "outcomes": counts})
+        return
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    typer.echo(f"wrote {file} with {counted(counts.total(), 'record')}: {outcomes}")
+    typer.echo(f"\nSee what is in it:\n\n  uplift aggregate {file}")
 
 
 def _convert(source: Path) -> Found:
