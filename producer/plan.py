@@ -141,7 +141,7 @@ class Plan:
             skill_id=self.suite.skill_id,
             task_suite=str(self.suite.path),
             tasks=tuple(
-                TaskInfo(**{**part(task, TaskInfo), "judge": task.judge.type}) for task in self.suite.tasks
+                TaskInfo(**{**part(task, TaskInfo), "judge": task.judged_by}) for task in self.suite.tasks
             ),
             candidates=tuple(
                 CandidateInfo(

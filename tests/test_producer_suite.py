@@ -149,7 +149,7 @@ def test_a_conversation_that_asks_nothing_is_told_where(tmp_path: Path, messages
 
 def test_a_prompt_beside_messages_is_a_mistake(tmp_path: Path) -> None:
     path = a_suite(tmp_path, a_task(messages="[{role: user, content: Hi}]"))
-    assert problems_of(path) == ["4:3  tasks[0]: is a mapping; must have either prompt or messages"]
+    assert problems_of(path) == ["7:3  tasks[0].messages: stands beside prompt; a task has one of the two"]
 
 
 def test_only_api_models_are_asked_conversations(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from judges.errors import UpliftError
 from judges.safe_text import broken_fields
-from judges.spec import Rubric
 from producer.baselines import fingerprints
 from producer.baselines.fingerprints import Grounds, digest, served
 from producer.plan import Plan, PlannedArm
@@ -194,7 +193,7 @@ def _other_conditions(plan: Plan, now: Grounds, blessed: Blessed) -> Iterator[st
             yield f" has no attempts of {model}; it was blessed with {', '.join(blessed.models)}"
     if options.pass_k > blessed.pass_k:
         yield f" has {blessed.pass_k} attempts a task; --pass-k {options.pass_k} needs a baseline with as many"
-    judged = any(isinstance(task.judge, Rubric) for task in plan.suite.tasks)
+    judged = any(task.rubrics for task in plan.suite.tasks)
     if judged and now.judge_model != then.judge_model:
         yield f" was judged by {_name(then.judge_model)}, not by {_name(now.judge_model)}"
     if now.skill_mode != then.skill_mode:

@@ -146,6 +146,7 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
             skill_mode=plan.options.skill_mode,
             agent_version=versions[model],
             attempt=cell.number,
+            spare=plan.options.spare_checks,
         )
         record = cache.get(keys[index], now)
         if record is not None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from aggregate.text.files import is_folder, write_text
-from judges.spec import Benchmark, Pytest, Rubric
+from judges.spec import Benchmark, CommandCheck, Pytest, PythonFunction
 from producer.plan import Plan
 from producer.state_root import MAX_STATE_BYTES, Places
 from workers.models import replay
@@ -29,6 +29,7 @@ from workers.store.messages import ModelSettings, SkillMode, Task
 FORMAT_VERSION: Literal[1] = 1
 FIXTURES = "fixtures"
 LABELS = {"description", "tier", "tags"}
+_RUN_CODE = Pytest | Benchmark | PythonFunction | CommandCheck  # which may import what lies beside it
 # Of the settings of calls, those that change no answer. Whatever a later version adds does, once it is set.
 CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 
@@ -56,7 +57,9 @@ def of(plan: Plan) -> Grounds:
     panels = sorted({model for task in whole for model in panel(task)})
     return Grounds(
         tasks={
-            task.id: digest([task.model_dump(mode="json", exclude=LABELS), fixtures[task.id]])
+            task.id: digest(
+                [_judged_as(task, spare=options.spare_checks), fixtures[task.id]],
+            )
             for task in plan.suite.tasks
         },
         judge_model=options.judge_model,
@@ -96,6 +99,7 @@ def key(
     skill_mode: SkillMode | None,
     agent_version: str | None,
     attempt: int,
+    spare: bool = False,
 ) -> str:
     """What an attempt depends on, as one digest.
 
@@ -106,7 +110,7 @@ def key(
         {
             "format": FORMAT_VERSION,
             "skill": skill,
-            "task": task.model_dump(mode="json", exclude=LABELS),
+            "task": _judged_as(task, spare=spare),
             "fixtures": fixtures,
             "model": model,
             "settings": used_settings(settings, model, judge_model, *panel(task)),
@@ -116,6 +120,12 @@ def key(
             "attempt": attempt,
         }
     )
+
+
+def _judged_as(task: Task, *, spare: bool) -> dict[str, Any]:
+    """All of a task but its labels; with `spare`, which leaves scores out, where that can happen."""
+    spares = spare and any(judge.asks_a_model for judge in task.checks)
+    return task.model_dump(mode="json", exclude=LABELS) | ({"spare_checks": True} if spares else {})
 
 
 def baseline_key(keys: Iterable[str]) -> str:
@@ -144,7 +154,7 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]
         task.id: digest(
             [
                 digest_of(named[task.id]),
-                digest_of(shared) if isinstance(task.judge, Pytest | Benchmark) else None,
+                digest_of(shared) if any(isinstance(one, _RUN_CODE) for one in task.leaves) else None,
             ]
         )
         for task in tasks
@@ -157,7 +167,14 @@ def _content_digest(path: Path) -> str:
 
 
 def _named(task: Task) -> Iterator[str]:
-    judged = [value for setting, value in task.judge if setting.endswith("_file") and value]
+    judged = [
+        value for judge in task.leaves for setting, value in judge if setting.endswith("_file") and value
+    ]
+    for judge in task.leaves:
+        if isinstance(judge, PythonFunction):
+            judged.append(judge.function.rpartition(":")[0])
+        if isinstance(judge, CommandCheck):
+            judged += [word for word in judge.argv if word.startswith(f"{FIXTURES}/")]
     replies = [task.replies.passing, task.replies.failing] if task.replies else []
     for name in (*task.files, *judged, *replies):
         if name:
@@ -165,7 +182,7 @@ def _named(task: Task) -> Iterator[str]:
 
 
 def panel(task: Task) -> list[str]:
-    return task.judge.judges if isinstance(task.judge, Rubric) else []
+    return [model for rubric in task.rubrics for model in rubric.judges]
 
 
 def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:

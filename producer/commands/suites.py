@@ -161,13 +161,14 @@ def validate(
     from producer.importers import evals_json
     from producer.suites import suite
 
-    problems = suite.validate(suites, evals_json.load)
+    hints: list[str] = []
+    problems = suite.validate(suites, evals_json.load, hints)
     if as_json:
         print_json(problems)
     else:
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            typer.echo(f"{counted(len(suites), 'suite')} valid", err=True)
+            typer.echo("\n".join([*hints, f"{counted(len(suites), 'suite')} valid"]), err=True)
     if problems:
         raise typer.Exit(2)

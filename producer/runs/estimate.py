@@ -41,7 +41,7 @@ def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
     grid = plan.grid
     cached = look_up(plan, time.time(), only_look=True).cached if plan.arms else {}
     lacks = lacking(asked_by(plan), plan.options.settings, os.environ) if private else []
-    judged = sum(task.judge.type == "llm-rubric" for task in plan.suite.tasks)
+    judged = sum(len(task.rubrics) for task in plan.suite.tasks)
     return {
         "suite": str(plan.suite.path),
         "tasks": grid.tasks,

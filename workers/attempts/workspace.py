@@ -19,6 +19,8 @@ from typing import cast
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from judges.inside.remove_folder import remove
+from judges.judgment import LEFT_OUT
+from judges.spec import CommandCheck, Files, Pytest, PythonFunction
 from workers.attempts.run_context import Answer, Question, Run, is_ungraded, measured, now
 from workers.models.model import Request, secrets, without_secrets
 from workers.store import bundles, keys
@@ -30,6 +32,13 @@ from workers.store.run_store import unpack
 MAX_FILES = 500
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 16
+
+
+def reads_files(task: Task) -> bool:
+    """Whether a judge of the task is shown what an agent left; a suite's own code may look, or not."""
+    code = Pytest | Files | PythonFunction | CommandCheck
+    sees = any("files" in rubric.sees for rubric in task.rubrics)
+    return sees or any(isinstance(judge, code) for judge in task.leaves)
 
 
 class AttemptFolder:
@@ -50,10 +59,13 @@ class AttemptFolder:
         copy = self._root / "left"
         copy.mkdir()
         content: dict[str, bytes] = {}
-        room = MAX_BYTES
+        room, left_out = MAX_BYTES, list[str]()
         for path, size in _plain_files(self.folder):
             name = without_secrets(path.relative_to(self.folder).as_posix())
+            if name == LEFT_OUT:
+                continue
             if size > room or len(content) >= MAX_FILES or len(name.encode()) > bundles.MAX_PATH_BYTES:
+                left_out.append(name)
                 continue
             try:
                 data = files.read(path, room, links=False)
@@ -68,6 +80,10 @@ class AttemptFolder:
                 continue  # without their secrets, two names are one
             content[name] = place.read_bytes()
             room -= len(data)
+        if left_out:
+            more = ["…"] if len(left_out) > MAX_FILES else []
+            content[LEFT_OUT] = "\n".join(left_out[:MAX_FILES] + more).encode()
+            (copy / LEFT_OUT).write_bytes(content[LEFT_OUT])
         return copy, bundles.pack_files(content)
 
     def close(self) -> None:
@@ -153,7 +169,7 @@ class Stored:
                 await asyncio.to_thread(self._unpack, self._bundle)
             except BundleError as problem:
                 return f"the files that the agent left cannot be unpacked: {problem}"
-        elif task.judge.type == "pytest":
+        elif reads_files(task):
             return "the files that the agent left were not kept, and this judge reads them"
         return None
 
