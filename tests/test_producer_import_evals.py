@@ -64,18 +64,17 @@ def problems_of(path: Path) -> list[str]:
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
-def test_each_expectation_becomes_a_criterion_and_files_become_fixtures(tmp_path: Path) -> None:
+def test_each_expectation_becomes_a_check_and_files_become_fixtures(tmp_path: Path) -> None:
     made = imported(a_skill(tmp_path, SKILL_CREATOR), tmp_path / "out")
     assert made.skill_id == "csv-cleaner"
     first, second = made.tasks
     assert (first.id, second.id) == ("eval-1", "eval-2")
-    assert isinstance(first.judge, Rubric)
-    assert [(c.name, c.max_points, c.description) for c in first.judge.criteria] == [
-        ("says-that-2-were-missing", 1, "Says that 2 were missing"),
-        ("keeps-the-header-row", 1, "Keeps the header row"),
+    assert [(check.name, check.rubric) for check in first.checks if isinstance(check, Rubric)] == [
+        ("Says that 2 were missing",) * 2,
+        ("Keeps the header row",) * 2,
     ]
-    assert first.judge.pass_threshold == 1
-    assert "A cleaned table and a count." in first.judge.rubric
+    assert {check.reference for check in first.rubrics} == {"A cleaned table and a count."}
+    assert [check.sees for check in (*first.rubrics, *second.rubrics)] == [["prompt", "output"]] * 3
     assert first.files == ("fixtures/customers.csv",)
     assert (tmp_path / "out/fixtures/customers.csv").read_text() == "name,email\nAda,\n"
     assert isinstance(second.judge, Rubric)
@@ -87,7 +86,7 @@ def test_assertions_are_read_like_expectations(tmp_path: Path) -> None:
     found = evals_json.convert(a_skill(tmp_path, AGENT_SKILLS))
     (task,) = found.tasks
     assert task.fields["id"] == "top-months"
-    assert [c["description"] for c in task.fields["judge"]["criteria"]] == [
+    assert [check["rubric"] for check in task.fields["checks"]] == [
         "Names exactly 3 months",
         "Mentions revenue",
     ]

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -236,6 +236,11 @@ def slug(text: str, longest: int = 40) -> str:
     return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
 
 
+def name_of(text: str) -> str:
+    """What a check is called in tables: a text on one line, or as much of it as there is room for."""
+    return " ".join(_NOT_PRINTABLE.sub(" ", text).split())[:70].strip()
+
+
 def numbered(name: str, taken: dict[str, int]) -> str:
     """The name, with a number behind it where it is taken; `taken` has the last number that each one was given."""
     free = name
@@ -295,25 +300,6 @@ def text_beside(home: Path, name: str) -> str:
         raise Refused(f"{shown(name)} is not UTF-8 text") from None
 
 
-def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, Any]:
-    """A rubric that gives one point for each statement, under a short name of its own, and wants all of them."""
-    rubric = "Give a statement its point only if the output clearly satisfies it, else none."
-    taken: dict[str, int] = {}
-    names = [
-        numbered(slug(text) or f"statement-{number}", taken)
-        for number, text in enumerate(statements, start=1)
-    ]
-    return {
-        "type": "llm-rubric",
-        "rubric": f"{before}\n{rubric}\n" if before else rubric,
-        "pass_threshold": 1.0,
-        "criteria": [
-            {"name": name, "max_points": 1, "description": text}
-            for name, text in zip(names, statements, strict=True)
-        ],
-    }
-
-
 SUITE_NAME = "suite.yaml"
 MODELINE = f"# yaml-language-server: $schema={rules.SCHEMA_FILE}"
 _NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]+")
@@ -364,7 +350,8 @@ def _lines(found: Found) -> Iterator[str]:
     ):
         if items:
             yield from ("#", f"# {title}:", *(f"#   {_comment(str(item))}" for item in items))
-    head: dict[str, Any] = {"skill_id": found.skill_id, "version": "1.0"}
+    version = "1.1" if any("checks" in task.fields for task in found.tasks) else "1.0"
+    head: dict[str, Any] = {"skill_id": found.skill_id, "version": version}
     if found.description:
         head["description"] = found.description
     yield from _dumped(head)

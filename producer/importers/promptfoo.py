@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import count, product
 from math import prod
@@ -23,7 +23,6 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers import promptfoo_checks
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
@@ -37,7 +36,17 @@ from producer.importers.imported import (
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered, test_of_row
+from producer.importers.promptfoo_checks import (
+    CHANGES_MEANING,
+    Asked,
+    Part,
+    check_of,
+    judged_by,
+    rendered,
+    share_of,
+    test_of_row,
+    weight_of,
+)
 from producer.skills import skill as skills
 from producer.suites import json_file, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node
@@ -83,11 +92,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Assertion:
-    """An assertion where it stands, with references followed."""
+    """An assertion where it stands, with references followed.
+
+    Of a set, it has the place, the mean that the set must reach, and the part of the set's weight that it bears.
+    """
 
     node: Node
     source: ImportedSource
     value: dict[str, Any]
+    group: str = ""
+    share: float = 1.0
+    threshold: float | None = None
 
     @property
     def place(self) -> str:
@@ -218,7 +233,7 @@ class PromptfooConfig:
                 source.wrong(node, "", f"is {kind_of(node.value)}; must be a mapping")
 
     def assertions(self, source: ImportedSource, node: Node | None, where: str) -> Iterator[Assertion]:
-        """The assertions of a list; sets in which all must hold are taken apart."""
+        """The assertions of a list; sets are taken apart."""
         for entry in source.entries(node, where):
             value = self._followed(source, entry)
             if value is None:
@@ -226,8 +241,17 @@ class PromptfooConfig:
             kind = value.get("type")
             if not isinstance(kind, str):
                 source.wrong(entry, where, "an assertion has no type; name one, such as contains")
-            elif kind == "assert-set" and value.get("threshold") is None:
-                yield from self.assertions(source, entry.get("assert"), where)
+            elif kind == "assert-set":
+                held = list(self.assertions(source, entry.get("assert"), where))
+                try:
+                    whole = sum(weight_of(each.value) * each.share for each in held) or 1.0
+                    share, threshold = weight_of(value) / whole, share_of(value)
+                except Refused as refused:
+                    source.wrong(entry, where, f"assert-set: {refused}")
+                    continue
+                place = source.place(entry)
+                for each in held:
+                    yield replace(each, group=place, share=each.share * share, threshold=threshold)
             else:
                 yield Assertion(entry, source, value)
 
@@ -397,8 +421,7 @@ def _node(value: Any, starts: Iterator[int]) -> Node:
     return Node(start, value, [_node(part, starts) for part in value] if isinstance(value, list) else None)
 
 
-_ALL_HOLD = "every assertion must hold here"
-_TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata")
+_TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata", "threshold")
 _OPTION_KEYS = ("prefix", "suffix", "transform", "postprocess", "rubricPrompt", "disableVarExpansion")
 _ROOT_KEYS = (
     "description",
@@ -422,6 +445,7 @@ class Test:
     description: str
     assertions: tuple[Assertion, ...]
     options: dict[str, Any]
+    threshold: Any
 
     @property
     def place(self) -> str:
@@ -473,9 +497,11 @@ class _Cases:
         assertions: list[Assertion] = []
         variables: dict[str, Any] = {}
         options: dict[str, Any] = {}
+        threshold: Any = None
         for owner, holder in holders:
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS)
+            threshold = holder.value.get("threshold", threshold)
             variables |= _mapping(owner, holder, "vars")
             options |= _mapping(owner, holder, "options")
             if (said := holder.get("options")) is not None:
@@ -483,7 +509,7 @@ class _Cases:
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
-        test = Test(source, node, where, name, description, tuple(assertions), options)
+        test = Test(source, node, where, name, description, tuple(assertions), options, threshold)
         lists = {key: value for key, value in variables.items() if isinstance(value, list) and value}
         if options.get("disableVarExpansion"):
             lists = {}
@@ -503,62 +529,80 @@ class _Cases:
             text_of = self._config.text_of
             values = {key: text_of(one) if isinstance(one, str) else one for key, one in values.items()}
             asked = prompt.filled(values, test.options)
+            threshold = share_of({"threshold": test.threshold})
         except Refused as refused:
             self._found.leave_out("task", test.place, what, str(refused))
             return
-        checks = self._checks(test, values)
         said = asked.get("prompt") or json.dumps(asked["messages"])
-        context = {"prompt": said, "vars": values, "test": {"vars": values}}
-        judged = self._judges(list(checks.values()), test, context)
+        parts, reached = self._parts(test, Asked(values, said, self._config.home, False), threshold)
+        judged = judged_by(list(parts.values()), reached)
         if not judged:
             why = "none of its assertions can be judged" if test.assertions else "it has nothing to judge by"
-            why = "it has only a time limit to judge by" if checks else why
+            if parts:
+                has_judge = any(part.made.judge for part in parts.values())
+                why = "its assertions have weight 0" if has_judge else "it has only a time limit to judge by"
             self._found.leave_out("task", test.place, what, why)
             return
-        self._used.update(checks)
-        seconds = promptfoo_checks.timeout_of(list(checks.values()))
-        for id_, judge in judged:
-            fields: dict[str, Any] = {"id": id_}
-            if test.description:
-                fields["description"] = test.description
-            fields |= {**asked, "judge": judge.judge}
-            if seconds is not None:
-                fields["timeout_seconds"] = seconds
-            if self._files:
-                fields["files"] = self._files
-            self._found.fixtures.update(judge.fixtures)
-            for note in judge.notes:
-                self._found.note(note)
-            origin = f"{test.place} ({test.where}), prompt of {prompt.origin}"
-            self._found.tasks.append(ImportedTask(origin, fields))
+        self._used.update(parts)
+        fields: dict[str, Any] = {"id": self._found.new_id(test.name)}
+        if test.description:
+            fields["description"] = test.description
+        fields |= {**asked, **judged}
+        if seconds := [part.made.seconds for part in parts.values() if part.made.seconds]:
+            fields["timeout_seconds"] = min(seconds)
+        if self._files:
+            fields["files"] = self._files
+        for place, part in parts.items():
+            self._found.fixtures.update(part.made.fixtures)
+            if part.made.changed:
+                self._found.change(place, self._met[place].kind, part.made.changed)
+        origin = f"{test.place} ({test.where}), prompt of {prompt.origin}"
+        self._found.tasks.append(ImportedTask(origin, fields))
 
-    def _judges(self, checks: list[Check], test: Test, context: dict[str, Any]) -> list[tuple[str, Judged]]:
-        deterministic = promptfoo_checks.needs_no_model(checks)
-        id_ = self._found.new_id(test.name) if deterministic else ""
-        judged = promptfoo_checks.deterministic_of(checks, id_, test.place, context)
-        rubric = promptfoo_checks.rubric_of(checks)
-        found = [(id_, judged)] if judged is not None else []
-        if rubric is not None:
-            found.append((self._found.new_id(f"{test.name}-rubric" if judged else test.name), rubric))
-        if len(found) == 2:
-            self._found.note("a test with rubrics and other assertions became two tasks, asked apart")
-        return found
+    def _parts(
+        self, test: Test, asked: Asked, threshold: float | None
+    ) -> tuple[dict[str, Part], float | None]:
+        """What becomes of the assertions, by their places, and the mean that the task must reach.
 
-    def _checks(self, test: Test, values: dict[str, Any]) -> dict[str, Check]:
-        checks = {}
-        inherited = {
-            key: test.options[key] for key in promptfoo_checks.CHANGES_MEANING if key in test.options
-        }
-        for assertion in test.assertions:
+        Without a threshold of its own, a test can have one set with a threshold: all else has no weight then.
+        """
+        sets = [each.group for each in test.assertions if each.threshold is not None and threshold is None]
+        chosen = sets[0] if sets else ""
+        inherited = {key: test.options[key] for key in CHANGES_MEANING if key in test.options}
+        parts: dict[str, Part] = {}
+        lost = False
+        for each in test.assertions:
+            in_mean = threshold is not None or bool(chosen and each.group == chosen)
             try:
-                checks[assertion.place] = check_of(
-                    {**inherited, **assertion.value}, values, self._config.home
-                )
+                if each.threshold is not None and each.group != chosen and threshold is None:
+                    raise Refused("a task can have one set with a threshold, and this is the second")
+                made = check_of({**inherited, **each.value}, replace(asked, scored=in_mean))
+                if made.seconds is not None and in_mean:
+                    raise Refused("a time limit cannot be part of a mean")
+                weight = weight_of(each.value)
+                required = not in_mean and weight > 0
+                weight *= 0 if chosen and not in_mean else each.share if threshold is not None else 1
+                parts[each.place] = Part(made, weight, required, str(each.value.get("metric") or ""))
             except Refused as refused:
-                self._found.leave_out("assertion", assertion.place, assertion.kind, str(refused))
-            if assertion.value.get("weight", 1) not in (0, 1):
-                self._found.note("weights are not carried over; every assertion must hold")
-        return checks
+                lost |= in_mean
+                self._found.leave_out("assertion", each.place, each.kind, str(refused))
+        means = [place for place, part in parts.items() if not part.required and part.weight]
+        for place in means if lost else ():
+            self._found.change(place, self._met[place].kind, "the mean is that of the others that were kept")
+        reached = (
+            threshold
+            if threshold is not None
+            else next(
+                (each.threshold for each in test.assertions if each.group == chosen and each.place in parts),
+                None,
+            )
+        )
+        if chosen and reached is None:  # all of the set is lost
+            parts = {
+                place: replace(part, weight=weight_of(self._met[place].value))
+                for place, part in parts.items()
+            }
+        return parts, reached
 
 
 def _mapping(source: ImportedSource, node: Node, key: str) -> dict[str, Any]:
