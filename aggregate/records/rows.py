@@ -77,7 +77,9 @@ ATTEMPTS: dict[str, Column] = {
     "score": Column("float", "consensus of the judges, 0 to 1", limits=SCORE),
     "impl_rate": Column("float", "consensus, points achieved of points possible"),
     "program_passed": Column(
-        "float", "1 or 0: passed by the required checks that ask no model; only in runs that have both kinds"
+        "float",
+        "1 or 0: passed by the required checks that ask no model; only in runs that have both kinds",
+        limits=SCORE,
     ),
     "panel_size": Column("int", "how many judges there were"),
     "panel_missing": Column("int", "how many of them gave no score"),

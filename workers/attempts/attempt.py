@@ -147,7 +147,7 @@ class Attempt:
         """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
         source = run.source_of_answers(self._question.model)
-        if source is not None or self._claim.errors:
+        if source is not None or self._claim.errors or run.manifest.has_answers:
             self._workspace = stored = Stored(run, self._index)
             if (answer := await stored.answer(self._question, source)) is not None:
                 return answer

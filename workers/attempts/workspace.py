@@ -134,7 +134,9 @@ class Stored:
         run = Keys(self._run.manifest.run_id)
         record = await self._record(run.records if source is None else run.stored)
         if source is None and (record is None or not is_ungraded(record)):
-            return None
+            record = await self._record(run.stored) if self._run.manifest.has_answers else None
+            if record is None:
+                return None
         request = Request(
             prompt=question.task.prompt,
             task=question.task,

@@ -303,7 +303,7 @@ class Manifest(WorkerSettings):
     """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
 
     `fixtures` is a bundle's digest. With `rejudged_from`, an earlier run's id, no model is asked: its answers are in
-    the store, as those of `replay:` models always are.
+    the store, as those of `replay:` models always are; with `has_answers`, so are some of this run.
     """
 
     format_version: Literal[4] = PROTOCOL
@@ -314,6 +314,7 @@ class Manifest(WorkerSettings):
     fixtures: str | None = None
     settings: ModelSettings = ModelSettings()
     rejudged_from: str | None = None
+    has_answers: bool = False
     lane: str
 
     @property
