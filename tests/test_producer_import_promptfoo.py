@@ -504,6 +504,38 @@ scenarios:
     assert [task.fields["prompt"] for task in found.tasks] == ["Hello in French", "Hello in Thai"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"q": "{{q}}"}, "the variable q holds itself"),
+        ({"q": "{{a}}", "a": "{{q}}"}, "the variable q holds itself"),
+        (
+            {"q": "{{v0}}", **{f"v{n}": f"{{{{v{n + 1}}}}}" for n in range(2000)}},
+            "variables hold variables more than 10 deep, or themselves",
+        ),
+        (
+            {"q": "{{v0}}" * 99, **{f"v{n}": f"{{{{v{n + 1}}}}}" * 99 for n in range(8)}, "v8": "x"},
+            "longer than 1,000,000 characters with its variables filled in",
+        ),
+    ],
+)
+def test_variables_that_never_end_are_refused(tmp_path: Path, variables: dict[str, str], why: str) -> None:
+    test = {"vars": variables, "assert": [{"type": "icontains", "value": "a"}]}
+    path = a_config(tmp_path, json.dumps({"prompts": ["{{q}}"], "tests": [test]}))
+    found = promptfoo.convert(path)
+    assert [item.why for item in found.left_out if item.kind == "task"] == [why]
+
+
+def test_no_file_is_written_outside_of_the_suite(tmp_path: Path) -> None:
+    path = a_config(tmp_path, a_test(A, "type: python, value: file://deep/../../../x.py:f"))
+    (path.parent / "one" / "two" / "three").mkdir(parents=True)
+    (path.parent / "deep").symlink_to("one/two/three")
+    (path.parent / "x.py").write_text("def f(output, context):\n    return True\n")
+    found = promptfoo.convert(path)
+    assert found.counts["assertion"]["lost"] == 1
+    assert "is no Python file of the source's folder" in left_out(found)[0]
+
+
 CHAT = '[{"role": "system", "content": "Be {{how}}"}, {"role": "user", "content": "{{q}}"}]'
 
 
@@ -541,24 +573,18 @@ tests:
   - {vars: {q: file://prompts/guide.txt, question: file://data.json}, assert: &any [{type: icontains, value: a}]}
   - {vars: {q: file://../secret.txt}, assert: *any}
   - {vars: {q: file://picture.png}, assert: *any}
-  - file://tests/*.yaml
-  - file://tests/*.js
+  - file://tests.js
 """,
     )
     (tmp_path / "secret.txt").write_text("secret")
     (path.parent / "data.json").write_text('{"a": [1, "é"]}')
-    (path.parent / "tests").mkdir()
-    for name in ("b", "a"):
-        (path.parent / "tests" / f"{name}.yaml").write_text(
-            f"- {{vars: {{q: {name}}}, assert: [{{type: icontains, value: x}}]}}\n"
-        )
     found = promptfoo.convert(path)
     prompts = [task.fields["prompt"] for task in found.tasks]
-    assert prompts == ['You are a guide.\n{"a":[1,"é"]}', "a", "b"]
+    assert prompts == ['You are a guide.\n{"a":[1,"é"]}']
     assert [item.why for item in found.left_out] == [
         "'../secret.txt' leaves the source's folder; nothing outside is read",
         "'picture.png' is no text file",
-        "'tests/*.js' matches no file",
+        "only tests in .yaml, .yml, .json, .jsonl, .csv files can be read; write them out",
     ]
 
 

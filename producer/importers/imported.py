@@ -269,26 +269,21 @@ def file_beside(home: Path, name: str) -> bytes:
         raise Refused(f"{shown(name)} cannot be read: {failed.strerror}") from None
 
 
-def names_in(home: Path, folder: str = "") -> list[str]:
-    """The files below a folder of a folder, by their paths in it; none where there is none; raises Refused."""
-    root = Path(os.path.realpath(home))
+def files_in(home: Path, folder: str) -> dict[str, bytes]:
+    """All files below a folder of a folder, by their paths in it; none where there is none; raises Refused."""
+    root, found, size = Path(os.path.realpath(home)), dict[str, bytes](), 0
     place = Path(os.path.realpath(root / folder))
     if "\0" in folder or not place.is_relative_to(root):
         raise Refused(f"{shown(folder)} leaves the source's folder; nothing outside is read")
     try:
-        return list(bundles.files(place)) if files.is_folder(place) else []
+        names = bundles.files(place) if files.is_folder(place) else {}
     except bundles.BundleError as broken:
         raise Refused(str(broken)) from None
-
-
-def files_in(home: Path, folder: str = "") -> dict[str, bytes]:
-    """The content of all files below a folder of a folder, as `names_in` has them; raises Refused."""
-    found, size = {}, 0
-    for name in names_in(home, folder):
-        found[name] = file_beside(home / folder, name)
+    for name in names:
+        found[name] = file_beside(place, name)
         size += len(found[name])
         if size > MAX_FOLDER_BYTES:
-            raise Refused(f"{shown(folder or home.name)} holds more than {MAX_FOLDER_BYTES >> 20} MiB")
+            raise Refused(f"{shown(folder)} holds more than {MAX_FOLDER_BYTES >> 20} MiB")
     return found
 
 

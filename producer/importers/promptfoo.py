@@ -9,9 +9,7 @@ there is, is named.
 from __future__ import annotations
 
 import csv
-import fnmatch
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,7 +29,6 @@ from producer.importers.imported import (
     Refused,
     files_in,
     kind_of,
-    names_in,
     open_source,
     slug,
     text_beside,
@@ -39,12 +36,16 @@ from producer.importers.imported import (
 from producer.importers.promptfoo_checks import (
     CHANGES_MEANING,
     Asked,
+    Made,
     Part,
     check_of,
     judged_by,
+    parser_of,
     rendered,
     share_of,
     test_of_row,
+    text_of,
+    values_of,
     weight_of,
 )
 from producer.skills import skill as skills
@@ -53,7 +54,6 @@ from producer.suites.yaml_file import Document, Finding, Node
 
 _PROMPT_FILES = (".txt", ".md", ".j2", ".json", ".jsonl", ".yaml", ".yml")
 _TEST_FILES = (".yaml", ".yml", ".json", ".jsonl", ".csv")
-_NO_TEXT = (".py", ".js", ".cjs", ".mjs", ".ts", ".rb", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".webp")
 _SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
 # What of a provider's config holds a system prompt, and names the folder in which an agent finds skills.
 _SYSTEM_KEYS = (
@@ -62,7 +62,7 @@ _SYSTEM_KEYS = (
 )
 _FOLDER_KEY = "working_dir"
 _FROM_ENVIRONMENT = re.compile(r"""\{\{\s*env\.\w+\s*\|\s*default\((["'])(.*?)\1\)\s*\}\}""")
-_SKILL_FOLDER = re.compile(r"\.(?:claude|agents)/skills/([^/]+)/")
+_SKILL_FILE = re.compile(r"(\.(?:claude|agents)/skills/([^/]+)/)SKILL\.md")
 
 Placed = tuple[ImportedSource, Node]
 
@@ -156,59 +156,43 @@ class PromptfooConfig:
         if not raw.startswith("file://") and (not raw.endswith(_PROMPT_FILES) or "\n" in raw):
             yield raw
             return
-        for name in self._names(raw):
-            if not name.endswith(_PROMPT_FILES):
-                raise Refused(f"only prompts in {', '.join(_PROMPT_FILES)} files can be read; write it out")
-            text = text_beside(self.home, name)
-            if name.endswith((".yaml", ".yml")):
-                yield json.dumps(_values(text, name))
-            elif name.endswith(".json") or not skills.is_absent(text):
-                yield text
-            else:
-                separator = "\n" if name.endswith(".jsonl") else _SEPARATOR
-                yield from (part.strip() for part in re.split(separator, text) if part.strip())
-
-    def _names(self, raw: str) -> list[str]:
-        """The file that a reference means, or the files of a folder that match it."""
-        name = raw.removeprefix("file://").removeprefix("./")
-        folder, pattern = os.path.split(name)
-        if "*" not in name:
-            return [name]
-        inside = [] if "*" in folder else [each for each in names_in(self.home, folder) if "/" not in each]
-        if not (matching := fnmatch.filter(inside, pattern)):
-            raise Refused(f"{shown(name)} matches no file")
-        return [f"{folder}/{each}".removeprefix("/") for each in matching]
+        name = raw.removeprefix("file://")
+        if not name.endswith(_PROMPT_FILES):
+            raise Refused(f"only prompts in {', '.join(_PROMPT_FILES)} files can be read; write it out")
+        text = text_beside(self.home, name)
+        if name.endswith((".yaml", ".yml")):
+            yield json.dumps(values_of(text, name))
+        elif name.endswith(".json") or not skills.is_absent(text):
+            yield text
+        else:
+            separator = "\n" if name.endswith(".jsonl") else _SEPARATOR
+            yield from (part.strip() for part in re.split(separator, text) if part.strip())
 
     def tests(self) -> Iterator[tuple[Placed, ...]]:
         """Every test and the file that it stands in, after the scenario's values that it is tried with."""
         node, scenarios = self.root.get("tests"), self.root.get("scenarios")
         if node is None and scenarios is None:
             yield ((self.sources[0], Node(self.root.start, {}, {})),)
-        for test in self._placed(node):
+        for test in self.placed(node):
             yield (test,)
-        for source, scenario in self._placed(scenarios):
-            for test, values in product(
-                list(self._placed(scenario.get("tests"))), source.entries(scenario.get("config"), "config")
-            ):
-                yield ((source, values), test)
+        for source, scenario in self.placed(scenarios):
+            holders = (list(self.placed(scenario.get(key), source)) for key in ("tests", "config"))
+            yield from ((values, test) for test, values in product(*holders))
 
-    def default(self) -> tuple[Placed, ...]:
-        """What holds for every test, here or in a file."""
-        return tuple(self._placed(self.root.get("defaultTest")))[:1]
-
-    def _placed(self, node: Node | None) -> Iterator[Placed]:
+    def placed(self, node: Node | None, source: ImportedSource | None = None) -> Iterator[Placed]:
         """The mappings that stand in a list, or in the files that it names."""
-        source = self.sources[0]
+        source = source or self.sources[0]
         for entry in [] if node is None else node.items() if isinstance(node.value, list) else [node]:
             if isinstance(entry.value, dict) and "path" not in entry.value:
                 yield source, entry
             elif isinstance(entry.value, dict | str):
+                name = str(entry.value["path"] if isinstance(entry.value, dict) else entry.value)
                 try:
-                    name = entry.value if isinstance(entry.value, str) else entry.value["path"]
-                    for file in self._names(str(name)):
-                        yield from self._in_file(file)
+                    yield from self._in_file(name.removeprefix("file://"))
                 except Refused as refused:
-                    self.leave_out(entry, f"tests {shown(str(name))}", str(refused))
+                    self._found.leave_out(
+                        "setting", source.place(entry), f"tests {shown(name)}", str(refused)
+                    )
             elif entry.value is not None:
                 source.wrong(entry, "tests", f"is {kind_of(entry.value)}; must be a mapping or a file's name")
 
@@ -217,15 +201,11 @@ class PromptfooConfig:
             raise Refused(f"only tests in {', '.join(_TEST_FILES)} files can be read; write them out")
         text = text_beside(self.home, name)
         shown_as = str(Path(self.sources[0].name).parent / name)
-        if name.endswith((".csv", ".jsonl")):
-            document = _rows(text, shown_as)
-        else:
-            parse = json_file.parse if name.endswith(".json") else yaml_file.parse_anchored
-            document = parse(text, shown_as)
-        source = ImportedSource(document, shown_as)
+        parse = _rows if name.endswith((".csv", ".jsonl")) else parser_of(name)
+        source = ImportedSource(parse(text, shown_as), shown_as)
         source.check()
         self.sources.append(source)
-        root = document.root
+        root = source.document.root
         for node in [root] if root and isinstance(root.value, dict) else source.entries(root, ""):
             if isinstance(node.value, dict):
                 yield source, node
@@ -298,10 +278,9 @@ class PromptfooConfig:
         return [f"fixtures/{name}" for name in shared]
 
     def _note_arms(self, told: list[dict[str, bytes]]) -> None:
-        names = ("baseline", "candidate") if len(told) > 1 else ("candidate",)
-        self._found.skills.update({name: skill for name, skill in zip(names, told, strict=False) if skill})
-        if "candidate" not in self._found.skills:
-            self._found.skills["candidate"] = self._found.skills.pop("baseline")
+        # Of two the first is the baseline; the only one there is, is the candidate.
+        names = ("baseline", "candidate") if all(told[:2]) and len(told) > 1 else ("candidate",)
+        self._found.skills.update(zip(names, filter(None, told), strict=False))
 
     def _agent_files(self, entry: Node) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """The skill that a provider has, in files or as its system prompt, and the other files of its folder."""
@@ -309,36 +288,21 @@ class PromptfooConfig:
         config = whole.get("config") or {}
         label = str(whole.get("label") or "system prompt")
         if texts := [config[key] for key in _SYSTEM_KEYS if isinstance(config.get(key), str)]:
-            text = "\n\n".join(rendered(self.text_of(each), {}) for each in texts)
+            text = "\n\n".join(rendered(text_of(each, self.home), {}) for each in texts)
             head = f"---\nname: {slug(label) or 'skill'}\ndescription: {json.dumps(label)}\n---\n\n"
             return {skills.FILE_NAME: f"{head}{text}\n".encode()}, {}
         if not isinstance(folder := config.get(_FOLDER_KEY), str):
             return {}, {}
         place = rendered(_FROM_ENVIRONMENT.sub(r"\2", folder), {})
         inside = files_in(self.home, place)
-        named = {found[1]: found[0] for name in inside if (found := _SKILL_FOLDER.match(name))}
-        named = {name: under for name, under in named.items() if under + skills.FILE_NAME in inside}
+        named = {found[2]: found[1] for name in inside if (found := _SKILL_FILE.fullmatch(name))}
         wanted = config.get("skills")
         chosen = [name for name in named if not isinstance(wanted, list) or name in wanted]
         if len(chosen) > 1:
             raise Refused(f"{shown(place)} holds several skills, and one is compared ({', '.join(chosen)})")
-        under = named[chosen[0]] if chosen else None
-        skill = {
-            name.removeprefix(under): inside[name] for name in inside if under and name.startswith(under)
-        }
+        under = tuple(named[name] for name in chosen)
+        skill = {name[len(under[0]) :]: data for name, data in inside.items() if name.startswith(under)}
         return skill, {name: data for name, data in inside.items() if not name.startswith(".")}
-
-    def text_of(self, value: str) -> str:
-        """A text, or that of the file that it names; raises Refused."""
-        if not value.startswith("file://"):
-            return value
-        name = value.removeprefix("file://")
-        if name.lower().endswith(_NO_TEXT):
-            raise Refused(f"{shown(name)} is no text file")
-        text = text_beside(self.home, name).strip()
-        if name.endswith((".yaml", ".yml", ".json")):
-            return json.dumps(_values(text, name), ensure_ascii=False, separators=(",", ":"))
-        return text
 
 
 def _apart(text: str) -> tuple[str, str]:
@@ -372,14 +336,6 @@ def _conversation(text: str) -> str | tuple[tuple[str, str], ...]:
     if all(role != "user" for role, _ in parts):
         raise Refused("nobody asks in its messages; one must have the role user")
     return tuple(parts)
-
-
-def _values(text: str, name: str) -> Any:
-    """The plain values of a YAML or JSON file; raises Refused."""
-    document = (json_file.parse if name.endswith(".json") else yaml_file.parse_anchored)(text, name)
-    if document.findings:
-        raise Refused(str(document.problems(document.findings)[0]))
-    return document.root.value if document.root else None
 
 
 def _rows(text: str, file: str) -> Document:
@@ -480,7 +436,7 @@ class _Cases:
         self._files = config.find_arms(prompts)
         if any(prompt.skill for prompt in prompts):  # the arms tell them apart
             prompts = list({prompt.text: prompt for prompt in prompts}.values())
-        default = config.default()
+        default = tuple(config.placed(config.root.get("defaultTest")))[:1]
         for number, holders in enumerate(config.tests()):
             self._test((*default, *holders), number, prompts)
         named = [key for key in config.root.value if key.startswith("x-")]
@@ -526,8 +482,8 @@ class _Cases:
     def _case(self, test: Test, prompt: Prompt, values: dict[str, Any]) -> None:
         what = f"{test.where} with the prompt of {prompt.origin}"
         try:
-            text_of = self._config.text_of
-            values = {key: text_of(one) if isinstance(one, str) else one for key, one in values.items()}
+            home = self._config.home
+            values = {key: text_of(one, home) if isinstance(one, str) else one for key, one in values.items()}
             asked = prompt.filled(values, test.options)
             threshold = share_of({"threshold": test.threshold})
         except Refused as refused:
@@ -566,42 +522,31 @@ class _Cases:
 
         Without a threshold of its own, a test can have one set with a threshold: all else has no weight then.
         """
-        sets = [each.group for each in test.assertions if each.threshold is not None and threshold is None]
-        chosen = sets[0] if sets else ""
         inherited = {key: test.options[key] for key in CHANGES_MEANING if key in test.options}
-        parts: dict[str, Part] = {}
-        lost = False
+        kept: list[tuple[Assertion, Made, float]] = []
+        lost, chosen, reached = set[str](), "", threshold
         for each in test.assertions:
-            in_mean = threshold is not None or bool(chosen and each.group == chosen)
+            in_mean = threshold is not None or each.threshold is not None
             try:
-                if each.threshold is not None and each.group != chosen and threshold is None:
+                if each.threshold is not None and threshold is None and chosen not in ("", each.group):
                     raise Refused("a task can have one set with a threshold, and this is the second")
                 made = check_of({**inherited, **each.value}, replace(asked, scored=in_mean))
                 if made.seconds is not None and in_mean:
                     raise Refused("a time limit cannot be part of a mean")
-                weight = weight_of(each.value)
-                required = not in_mean and weight > 0
-                weight *= 0 if chosen and not in_mean else each.share if threshold is not None else 1
-                parts[each.place] = Part(made, weight, required, str(each.value.get("metric") or ""))
+                kept.append((each, made, weight_of(each.value)))
+                if each.threshold is not None and threshold is None:
+                    chosen, reached = each.group, each.threshold
             except Refused as refused:
-                lost |= in_mean
+                lost.add(each.group if threshold is None else "")
                 self._found.leave_out("assertion", each.place, each.kind, str(refused))
-        means = [place for place, part in parts.items() if not part.required and part.weight]
-        for place in means if lost else ():
-            self._found.change(place, self._met[place].kind, "the mean is that of the others that were kept")
-        reached = (
-            threshold
-            if threshold is not None
-            else next(
-                (each.threshold for each in test.assertions if each.group == chosen and each.place in parts),
-                None,
-            )
-        )
-        if chosen and reached is None:  # all of the set is lost
-            parts = {
-                place: replace(part, weight=weight_of(self._met[place].value))
-                for place, part in parts.items()
-            }
+        parts = {}
+        for each, made, weight in kept:
+            in_mean = threshold is not None or bool(chosen and each.group == chosen)
+            scale = each.share if threshold is not None else float(in_mean or not chosen)
+            required = not in_mean and weight > 0
+            parts[each.place] = Part(made, weight * scale, required, str(each.value.get("metric") or ""))
+            if in_mean and (chosen if threshold is None else "") in lost:
+                self._found.change(each.place, each.kind, "the mean is that of the others that were kept")
         return parts, reached
 
 

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
@@ -21,12 +21,14 @@ from judges.safe_text import shown
 from judges.spec import MAX_PATTERN_CHARACTERS
 from producer.importers.imported import Refused, kind_of, name_of, numbered, text_beside
 from producer.suites import json_file, yaml_file
+from producer.suites.yaml_file import Document
 
 MIN_SECONDS, MAX_SECONDS = 1, 3600
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*\}\}")
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
-_DEEPEST = 5
 _FUNCTION = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
+_LONGEST, _DEEPEST = 1_000_000, 10
+_NO_TEXT = (".py", ".js", ".cjs", ".mjs", ".ts", ".rb", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".webp")
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 # Settings of a test or an assertion that change what is judged; a judge model's own words only change how.
@@ -80,9 +82,7 @@ class Asked:
             value = json.dumps(value)
         if not isinstance(value, str) or not value.strip():
             raise Refused(f"value is {kind_of(value) if value else 'missing'}; must be text")
-        if value.startswith("file://"):
-            value = text_beside(self.home, value.removeprefix("file://"))
-        text = rendered(value, self.variables)
+        text = rendered(text_of(value, self.home), self.variables)
         if not text.strip():
             raise Refused("value is blank once its variables are filled in")
         return text
@@ -253,20 +253,34 @@ def test_of_row(row: dict[str, str]) -> dict[str, Any]:
     return {**test, "assert": assertions}
 
 
-def rendered(template: str, variables: dict[str, Any], depth: int = 0) -> str:
-    """A template with its variables filled in, and theirs; raises Refused for filters, conditions, unknown names."""
-    if depth > _DEEPEST:
-        raise Refused(f"its variables hold variables more than {_DEEPEST} deep")
+def rendered(template: str, variables: dict[str, Any], known: dict[str, str | None] | None = None) -> str:
+    """A template with its variables filled in, and theirs; raises Refused for filters, conditions, unknown names.
+
+    `known` are the texts of variables by their names; None while they are made.
+    """
+    known, size = {} if known is None else known, 0
+    if list(known.values()).count(None) > _DEEPEST:
+        raise Refused(f"variables hold variables more than {_DEEPEST} deep, or themselves")
 
     def fill(found: re.Match[str]) -> str:
-        value: Any = variables
-        for step in found[1].split("."):
-            if not isinstance(value, dict) or step not in value:
-                raise Refused(f"the variable {found[1]} has no value")
-            value = value[step]
-        if isinstance(value, str):
-            return rendered(value, variables, depth + 1) if _TEMPLATE.search(value) else value
-        return json.dumps(value, ensure_ascii=False)
+        nonlocal size
+        name = found[1]
+        if name not in known:
+            value: Any = variables
+            for step in name.split("."):
+                if not isinstance(value, dict) or step not in value:
+                    raise Refused(f"the variable {name} has no value")
+                value = value[step]
+            known[name] = None
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            known[name] = rendered(text, variables, known) if isinstance(value, str) else text
+        filled = known[name]
+        if filled is None:
+            raise Refused(f"the variable {name} holds itself")
+        size += len(filled)
+        if size > _LONGEST:
+            raise Refused(f"longer than {_LONGEST:,} characters with its variables filled in")
+        return filled
 
     if _TEMPLATE.search(_VARIABLE.sub("", template)):
         raise Refused("only plain variables such as {{name}} can be filled in, no filters and no conditions")
@@ -289,6 +303,31 @@ def _number(value: Any, what: str = "threshold") -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refused(f"{what} is {kind_of(value)}; must be a number")
     return float(value)
+
+
+def parser_of(name: str) -> Callable[[str, str], Document]:
+    return json_file.parse if name.endswith(".json") else yaml_file.parse_anchored
+
+
+def values_of(text: str, name: str) -> Any:
+    """The plain values of a text in YAML or JSON; raises Refused."""
+    document = parser_of(name)(text, name)
+    if document.findings:
+        raise Refused(f"cannot be read: {document.problems(document.findings)[0]}")
+    return document.root.value if document.root else None
+
+
+def text_of(value: str, home: Path) -> str:
+    """A text, or that of the file that it names; raises Refused."""
+    name = value.removeprefix("file://")
+    if name == value:
+        return value
+    if name.lower().endswith(_NO_TEXT):
+        raise Refused(f"{shown(name)} is no text file")
+    text = text_beside(home, name).strip()
+    if name.endswith((".yaml", ".yml", ".json")):
+        return json.dumps(values_of(text, name), ensure_ascii=False, separators=(",", ":"))
+    return text
 
 
 def _literal(text: str) -> str:
@@ -335,13 +374,7 @@ def _words(value: Any) -> dict[str, int]:
 
 def _schema(value: Any, asked: Asked) -> dict[str, Any]:
     if isinstance(value, str):
-        name = value.removeprefix("file://")
-        is_file = value.startswith("file://")
-        text = text_beside(asked.home, name) if is_file else rendered(value, asked.variables)
-        document = (json_file if name.endswith(".json") else yaml_file).parse(text, name)
-        if document.findings:
-            raise Refused(f"its schema cannot be read: {document.problems(document.findings)[0]}")
-        value = document.root.value if document.root is not None else None
+        value = values_of(rendered(text_of(value, asked.home), asked.variables), "its schema")
     schema = {} if value is None else value
     if not isinstance(schema, dict):
         raise Refused(f"its schema is {kind_of(schema)}; must be a mapping")
@@ -387,8 +420,8 @@ def _python(assertion: dict[str, Any], asked: Asked, threshold: float | None) ->
         raise Refused("value must be Python code")
     if value.startswith("file://"):
         found = _FUNCTION.fullmatch(value.removeprefix("file://").removeprefix("./"))
-        if found is None:
-            raise Refused(f"{shown(value)} is no Python file")
+        if found is None or ".." in found[1].split("/"):
+            raise Refused(f"{shown(value)} is no Python file of the source's folder")
         name, called = found[1], found[2] or "get_assert"
         files = _modules(name, asked.home)
         code = files[name].decode()
