@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
@@ -44,7 +44,7 @@ class Grounds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tasks: dict[str, str]
-    questions: dict[str, str] = {}
+    questions: Annotated[dict[str, str], Field(exclude_if=lambda questions: not questions)] = {}
     judge_model: str | None = None
     skill_mode: SkillMode | None = None
     settings: dict[str, str] = {}
