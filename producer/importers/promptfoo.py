@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
-from itertools import count, product
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -258,8 +258,7 @@ class PromptfooConfig:
                 self.leave_out(self.root, "prompts", "a third skill; import it in a configuration of its own")
             return []
         alike: dict[str, list[Node]] = {}
-        node = self.root.get("providers") or self.root.get("targets")
-        for entry in node.items() if node is not None else ():
+        for entry in (entry for key in _PROVIDERS for entry in self.root.items(key)):
             whole = entry.value if isinstance(entry.value, dict) else {"id": entry.value}
             config = whole["config"] if isinstance(whole.get("config"), dict) else {}
             rest = {key: config[key] for key in config if key not in (*_SYSTEM_KEYS, _FOLDER_KEY)}
@@ -339,55 +338,29 @@ def _conversation(text: str) -> str | tuple[tuple[str, str], ...]:
 
 
 def _rows(text: str, file: str) -> Document:
-    """The tests that stand one to a row or line; each value has a place of its own in it, in their order."""
-    rows: list[Node] = []
-    findings: list[Finding] = []
+    """The tests that stand one to a line or to a table's row, each on the line where that begins."""
     lines = list(StringIO(text, newline=""))
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    rows = {number: line.rstrip() for number, line in enumerate(lines) if line.strip()}
     if file.endswith(".csv"):
-        reader = csv.reader(lines, strict=True)
+        rows, reader, begins = {}, csv.reader(lines, strict=True), 0
         try:
-            head, before = next(reader, []), reader.line_num
-            for cells in reader:
-                if any(cells):
-                    test = test_of_row(dict(zip(head, cells, strict=False)))
-                    rows.append(_node(test, count(starts[min(before, len(lines))])))
-                before = reader.line_num
+            head = next(reader, [])
+            while (begins := reader.line_num) < len(lines):
+                if any(cells := next(reader, [])):
+                    rows[begins] = json.dumps(test_of_row(dict(zip(head, cells, strict=False))))
         except csv.Error as wrong:
-            findings.append(
-                Finding(starts[min(reader.line_num, len(lines)) - 1], "", f"invalid CSV: {wrong}")
-            )
-    else:
-        for start, line in zip(starts, lines, strict=False):
-            if not line.strip():
-                continue
-            document = json_file.parse(line.rstrip(), file)
-            findings += [Finding(start + each.start, each.where, each.message) for each in document.findings]
-            if document.root is not None:
-                rows.append(_node(document.root.value, count(start)))
-    return Document(file, text, Node(0, [row.value for row in rows], rows), tuple(findings))
-
-
-def _node(value: Any, starts: Iterator[int]) -> Node:
-    start = next(starts)
-    if isinstance(value, dict):
-        return Node(start, value, {key: _node(part, starts) for key, part in value.items()})
-    return Node(start, value, [_node(part, starts) for part in value] if isinstance(value, list) else None)
+            place = Finding(len("".join(lines[:begins])), "", f"invalid CSV: {wrong}")
+            return Document(file, text, None, (place,))
+    first = next(iter(rows), 0)
+    joined = {number: ("," if number > first else "[") + row for number, row in rows.items()}
+    listed = "\n".join(joined.get(number, "") for number in range(len(lines)))
+    return json_file.parse(listed + "]" if rows else "[]", file)
 
 
 _TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata", "threshold")
 _OPTION_KEYS = ("prefix", "suffix", "transform", "postprocess", "rubricPrompt", "disableVarExpansion")
-_ROOT_KEYS = (
-    "description",
-    "prompts",
-    "tests",
-    "scenarios",
-    "defaultTest",
-    "assertionTemplates",
-    "providers",
-)
+_ROOT_KEYS = ("description", "prompts", "tests", "scenarios", "defaultTest", "assertionTemplates")
+_PROVIDERS = ("providers", "targets")
 
 
 @dataclass(frozen=True)
@@ -440,8 +413,9 @@ class _Cases:
         for number, holders in enumerate(config.tests()):
             self._test((*default, *holders), number, prompts)
         named = [key for key in config.root.value if key.startswith("x-")]
-        self._found.leave_out_settings(config.sources[0], config.root, (*_ROOT_KEYS, "targets", *named))
-        self._found.note("providers are not carried over; choose models with --model and --judge-model")
+        self._found.leave_out_settings(config.sources[0], config.root, (*_ROOT_KEYS, *_PROVIDERS, *named))
+        if any(key in config.root.value for key in _PROVIDERS):
+            self._found.note("providers are not carried over; choose models with --model and --judge-model")
         self._found.assertion_count = len(self._met)
         told = {item.place for item in self._found.left_out if item.kind == "assertion"}
         for place, assertion in self._met.items():
