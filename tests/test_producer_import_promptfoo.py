@@ -372,6 +372,7 @@ async def test_a_python_assertion_passes_or_counts_its_score_in_a_mean(
         ("type: word-count, value: {min: -1}", "must be a number of words"),
         ("type: python, value: file://bad.py", "'bad.py' does not exist"),
         ("type: contains-any, value: 7", "must be a list of texts"),
+        pytest.param(f"type: contains-any, value: {'x' * 200_000}", "cannot be taken apart", id="long"),
         ("type: regex, value: '(a'", "its pattern cannot be used"),
         ("type: is-json, value: {type: strin}", "its schema cannot be used: type: not a JSON Schema"),
         ("type: is-json, value: file://none.json", "'none.json' does not exist"),

@@ -508,6 +508,8 @@ class _Cases:
                 if made.seconds is not None and in_mean:
                     raise Refused("a time limit cannot be part of a mean")
                 kept.append((each, made, weight_of(each.value)))
+                if "llm-rubric" in str(made.judge):
+                    self._found.note("a rubric without a threshold passes from a score of 0.7 on")
                 if each.threshold is not None and threshold is None:
                     chosen, reached = each.group, each.threshold
             except Refused as refused:

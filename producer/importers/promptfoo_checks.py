@@ -90,7 +90,11 @@ class Asked:
     def texts(self, value: Any) -> tuple[str, ...]:
         """The texts of a list, or between the commas of a text, where they may stand in quotes; raises Refused."""
         if isinstance(value, str):
-            value = [text for text in next(csv.reader([value], skipinitialspace=True), []) if text.strip()]
+            try:
+                cells = next(csv.reader([self.text(value)], skipinitialspace=True))
+            except csv.Error as wrong:
+                raise Refused(f"value cannot be taken apart: {wrong}") from None
+            value = [text for text in cells if text.strip()]
         if not isinstance(value, list) or not value:
             raise Refused("value must be a list of texts")
         return tuple(self.text(item) for item in value)
