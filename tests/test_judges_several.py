@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from judges import conclude, judge, judge_all, names
+from judges import conclude, judge, judge_all, judgment, names
 from judges.judgment import (
     LEFT_OUT,
     BenchmarkTimes,
     Completion,
     Judgment,
-    Tests,
     Workspace,
     weighted_mean,
     yes_or_no,
@@ -151,12 +150,21 @@ def test_what_one_check_measured_is_told_once_by_the_record() -> None:
     tested = {"type": "pytest", "test_file": "fixtures/t.py"}
     task, times = a_task(tested, timed), (BenchmarkTimes(name="f.g()", nop_median=1.0, agent_median=0.5),)
     made = [
-        yes_or_no("pytest", True, "").model_copy(update={"tests": Tests(passed=3)}),
-        yes_or_no("benchmark", True, "").model_copy(update={"benchmarks": times, "tests": Tests(passed=1)}),
+        yes_or_no("pytest", True, "").model_copy(update={"tests": judgment.Tests(passed=3)}),
+        yes_or_no("benchmark", True, "").model_copy(
+            update={"benchmarks": times, "tests": judgment.Tests(passed=1)}
+        ),
     ]
     fields = _grade(conclude(task.checks, None, made))
-    assert (fields["outcome"], fields["benchmarks"], fields["tests"]) == ("passed", times, Tests(passed=1))
-    assert [(one.tests, one.benchmarks) for one in fields["judgments"]] == [(Tests(passed=3), ()), (None, ())]
+    assert (fields["outcome"], fields["benchmarks"], fields["tests"]) == (
+        "passed",
+        times,
+        judgment.Tests(passed=1),
+    )
+    assert [(one.tests, one.benchmarks) for one in fields["judgments"]] == [
+        (judgment.Tests(passed=3), ()),
+        (None, ()),
+    ]
 
 
 def test_details_of_many_checks_are_cut() -> None:
