@@ -140,18 +140,17 @@ def conclude(checks: Sequence[JudgeSpec], threshold: float | None, made: Sequenc
         f"{one.check}{'' if one.required else ' (not required)'}: {one.details}" for one in complaints
     ]
     timed = [one for one in made if one.judge == "benchmark"] or [one for one in made if one.tests]
-    measured = timed[0] if timed else Judgment(judge=CHECKS)
-    return Judgment(
+    whole = Judgment(
         judge=CHECKS,
         passed=None if broken else passed,
         score=score,
         details="; ".join(details)[:MAX_DETAILS_CHARACTERS],
         error="; ".join(f"{one.check}: {one.error}" for one in broken)[:MAX_ERROR_CHARACTERS] or None,
         panel=tuple(made),
-        benchmarks=measured.benchmarks,
-        tests=measured.tests,
-        snapshot=measured.snapshot,
     )
+    # Not copied: that they are the very same tells whose they are.
+    measured = {name: getattr(one, name) for one in timed[:1] for name in ("benchmarks", "tests", "snapshot")}
+    return whole.model_copy(update=measured)
 
 
 async def _judge(
