@@ -43,6 +43,7 @@ from judges.spec import (
 )
 
 MAX_ERROR_CHARACTERS = 2000
+MAX_DETAILS_CHARACTERS = 10_000
 # Comparing so few characters takes less time than finding a thread for it.
 _SHORT_CHARACTERS = 20_000
 _TOLERANCE = 1e-9
@@ -139,18 +140,17 @@ def conclude(checks: Sequence[JudgeSpec], threshold: float | None, made: Sequenc
         f"{one.check}{'' if one.required else ' (not required)'}: {one.details}" for one in complaints
     ]
     timed = [one for one in made if one.judge == "benchmark"] or [one for one in made if one.tests]
-    measured = timed[0] if timed else Judgment(judge=CHECKS)
-    return Judgment(
+    whole = Judgment(
         judge=CHECKS,
         passed=None if broken else passed,
         score=score,
-        details="; ".join(details),
+        details="; ".join(details)[:MAX_DETAILS_CHARACTERS],
         error="; ".join(f"{one.check}: {one.error}" for one in broken)[:MAX_ERROR_CHARACTERS] or None,
         panel=tuple(made),
-        benchmarks=measured.benchmarks,
-        tests=measured.tests,
-        snapshot=measured.snapshot,
     )
+    # Not copied: that they are the very same tells whose they are.
+    measured = {name: getattr(one, name) for one in timed[:1] for name in ("benchmarks", "tests", "snapshot")}
+    return whole.model_copy(update=measured)
 
 
 async def _judge(
@@ -211,7 +211,7 @@ def _combined(spec: JudgeSpec, passed: bool | None, details: str, parts: Sequenc
         judge=spec.kind,
         passed=passed,
         score=None if passed is None else float(passed),
-        details=details,
+        details=details[:MAX_DETAILS_CHARACTERS],
         error=errors if passed is None else None,
         saw_cut_text=any(one.saw_cut_text for one in parts),
         broke_off=not passed and any(one.broke_off for one in parts),

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
 CHECKS = "checks"  # what judges a task that has several, where one word is needed
-# In the copy of an agent's folder: the names of files that were too large or too many to be kept, a line each.
+# In the copy of an agent's folder, for judges of files: names of whatever was there and is not kept, a line each.
 LEFT_OUT = ".uplift-left-out"
 
 

@@ -330,7 +330,7 @@ class AnyOf(_Judge):
 
     @property
     def kind(self) -> str:
-        return "any of " + ", ".join(dict.fromkeys(one.kind for one in self.judges))
+        return "any of " + ", ".join(dict.fromkeys(leaf.kind for leaf in self.leaves))
 
     @property
     def inner(self) -> tuple[JudgeSpec, ...]:

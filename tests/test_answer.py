@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,12 +20,12 @@ from rich.console import Console
 from aggregate.artifact import build, sentences
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.file import stdout_line
-from aggregate.artifact.model import Artifact, Needed, loads
+from aggregate.artifact.model import AnswerLine, Artifact, LineKind, Needed, loads
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.source import Material, candidate_row, moved, next_of, ranked, shared
+from aggregate.report.result_tables import Material, candidate_row, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
@@ -311,6 +311,25 @@ def test_the_answer_fits_its_lines_and_commands_stay_whole(end):
     assert lines[-1].lstrip().startswith("page: ")
 
 
+def test_an_answer_with_much_to_say_gives_up_words_but_no_line():
+    (artifact,) = frozen("improved")
+    answer = answer_of(artifact)
+    kinds = [kind for kind in get_args(LineKind) if kind not in ("why", "bill", "rates")]
+    lines = [AnswerLine(kind=kind, text=f"{kind}: " + "a word " * 60) for kind in kinds]
+    said = artifact.model_copy(update={"answer": answer.model_copy(update={"lines": lines})})
+    for width in (80, 120):
+        shown = terminal([said], width).splitlines()
+        assert sum(max(1, -(-len(line) // width)) for line in shown) == 15
+        assert [line.split(":")[0].strip() for line in shown if ": a word" in line] == kinds
+        assert shown[-1].lstrip().startswith("page: ")
+
+
+def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
+    """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
+    (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))
+    assert artifact.consistency["candidate"].flaky_tasks == ["z", "a"]
+
+
 def test_the_list_of_runs_and_standard_output_tell_the_same_end(end):
     state, artifacts = end
     said = brief(artifacts)
@@ -402,7 +421,7 @@ def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
     assert artifact.attempt_delta > 0
     assert artifact.reason == "tasks passed in any of 3 attempts fell by 1 of 9: lost names-the-platform"
     assert answer_of(artifact).gate == "fail"
-    assert answer_of(artifact).line("tasks").text.startswith("broke 1: names-the-platform 2/3 → 0/3")
+    assert answer_of(artifact).line("tasks").text == "broke 1 task, names-the-platform: 2/3 → 0/3"
 
 
 def test_power_is_that_of_the_interval_in_use():
@@ -495,7 +514,7 @@ def test_a_saturated_suite_is_advised_no_number_of_attempts():
 
 def test_several_candidates_say_that_they_are_simulated_and_whose_cause_is_the_worst():
     said = flat(terminal(ENDS["several"][1](), 80))
-    assert said.startswith("4 candidates, best first (simulated) against the baseline skill · 20 tasks × 3")
+    assert said.startswith("4 candidates, best first (simulated) against the baseline · 20 tasks × 3")
     assert "careful, down: 40 of 60 candidate and 0 of 60 baseline attempts ran out of time" in said
     assert "give tasks a longer timeout_seconds" in said
 
@@ -613,6 +632,72 @@ def test_a_row_of_the_details_has_a_colour_only_where_its_interval_leaves_out_0(
     assert "\x1b[3" not in lines["half"]
     assert "small" not in lines
     assert "… and 1 more that changed" in text
+
+
+def test_of_tasks_that_broke_the_worst_is_named_with_what_the_judge_said():
+    candidate = {"a": "ff", "b": "pf", "c": "pp"}
+    (artifact,) = made(both_arms(candidate, dict.fromkeys(candidate, "pp"), details="missing: 'x'"))
+    told = answer_of(artifact).line("tasks").text
+    assert told == "broke 2 tasks, worst a: 2/2 → 0/2 (missing: 'x')"
+
+
+@pytest.mark.parametrize(("planned", "against"), [(None, "the baseline"), (4, "the baseline skill")])
+def test_records_alone_do_not_tell_what_the_baseline_was_given(planned, against):
+    (artifact,) = made(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}), planned_attempts=planned)
+    assert f" against {against} · 2 tasks" in answer_of(artifact).line("what").text
+
+
+def test_where_there_is_room_no_line_of_the_answer_is_cut_at_80_columns():
+    won = {f"names-the-platform-{n}": "pp" for n in range(9)}
+    lost = {f"leaves-out-the-users-{n}": "ff" for n in range(3)}
+    records = both_arms(won | lost, dict.fromkeys(won, "ff") | dict.fromkeys(lost, "pp"))
+    (artifact,) = made(records)
+    said = terminal([artifact], 80)
+    assert answer_of(artifact).line("gate").text in flat(said)
+    assert len(said.splitlines()) <= 15
+
+
+def test_a_candidate_without_figures_has_the_room_of_the_table_for_the_reason():
+    """On a phone, "skipped: score 1 is below the threshold" took six lines of one column."""
+    seen = page(ENDS["several"][1]())
+    assert '<td colspan="4">skipped: score 1 is below the threshold of' in seen
+
+
+def test_a_candidate_alone_has_no_columns_of_dashes_on_the_page():
+    (artifact,) = frozen("without_baseline")
+    seen = page([artifact])
+    heads = [
+        re.findall(r'<th scope="col">([^<]*)', row)
+        for row in re.findall(r"<thead>.*?</thead>", seen, re.DOTALL)
+    ]
+    assert ["Tier", "Candidate", "Time-outs", "Cost of an attempt"] in heads
+    assert ["Metric", "Candidate"] in heads
+    assert "<td>–</td><td>" not in seen.partition('id="tasks"')[0]
+
+
+def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():
+    (artifact,) = made(both_arms(many("ptp", 9), many("ppp", 9) | {"task-01": "ptt"}))
+    assert "11 time-outs (baseline 2, candidate 9)" in answer_of(artifact).line("cost").text
+
+
+def test_markdown_says_of_which_arm_the_judge_spoke():
+    (artifact,) = made(both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "f"}, details="missing: 'x'"))
+    text = SURFACES["markdown"]([artifact])
+    assert "Tasks lost, by what the judge said of the candidate" in text
+    assert "Tasks won, by what the judge said of the baseline" in text
+
+
+def test_a_sum_says_what_it_is_wherever_nothing_else_does():
+    (artifact,) = made(both_arms({"a": "p"}, {"a": "p"}, completion={"text": "", "cost_usd": 0.01}))
+    for surface in ("status", "page", "markdown", "junit"):
+        assert "this run: $0.02" in SURFACES[surface]([artifact])
+
+
+def test_people_read_a_runs_state_in_words():
+    (artifact,) = frozen("given_up")
+    facts = run_status._over("RUN", [artifact])
+    assert facts["state"] == "hopeless"
+    assert dict(run_status._ended_lines(facts))["state"] == "given up"
 
 
 def test_models_of_a_kind_are_explained_where_their_short_names_stand():

@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from judges import conclude, judge, judge_all, names
-from judges.judgment import LEFT_OUT, Completion, Judgment, Workspace, weighted_mean, yes_or_no
+from judges import conclude, judge, judge_all, judgment, names
+from judges.judgment import (
+    LEFT_OUT,
+    BenchmarkTimes,
+    Completion,
+    Judgment,
+    Workspace,
+    weighted_mean,
+    yes_or_no,
+)
 from judges.spec import JudgeSpec, OneJudge
+from workers.attempts.attempt import _grade
 from workers.store.messages import Task
 
 A = {"type": "contains", "expected": ["a"]}
@@ -134,6 +143,34 @@ def test_a_conclusion_never_passes_on_nothing() -> None:
     task = a_task(A, B)
     lacking = conclude(task.checks, None, [Judgment(judge="contains"), yes_or_no("contains", True, "")])
     assert lacking.passed is False
+
+
+def test_what_one_check_measured_is_told_once_by_the_record() -> None:
+    timed = {"type": "benchmark", "benchmark_file": "fixtures/b.py", "original_file": "fixtures/o.py"}
+    tested = {"type": "pytest", "test_file": "fixtures/t.py"}
+    task, times = a_task(tested, timed), (BenchmarkTimes(name="f.g()", nop_median=1.0, agent_median=0.5),)
+    made = [
+        yes_or_no("pytest", True, "").model_copy(update={"tests": judgment.Tests(passed=3)}),
+        yes_or_no("benchmark", True, "").model_copy(
+            update={"benchmarks": times, "tests": judgment.Tests(passed=1)}
+        ),
+    ]
+    fields = _grade(conclude(task.checks, None, made))
+    assert (fields["outcome"], fields["benchmarks"], fields["tests"]) == (
+        "passed",
+        times,
+        judgment.Tests(passed=1),
+    )
+    assert [(one.tests, one.benchmarks) for one in fields["judgments"]] == [
+        (judgment.Tests(passed=3), ()),
+        (None, ()),
+    ]
+
+
+def test_details_of_many_checks_are_cut() -> None:
+    task = a_task(*[A] * 100)
+    made = [yes_or_no("contains", False, "x" * 4_000)] * 100
+    assert len(conclude(task.checks, None, made).details) == 10_000
 
 
 # not, any
@@ -358,11 +395,12 @@ async def test_a_file_that_changed_is_not_unchanged(left: Path) -> None:
     assert judgment.passed is False
 
 
-async def test_files_that_were_too_many_or_too_large_are_there_all_the_same(left: Path) -> None:
+async def test_what_was_not_kept_is_not_absent_and_does_not_exist(left: Path) -> None:
     (left / LEFT_OUT).write_text("big.bin\nsecret/key")
     for absent in ("big.bin", "secret/", "secret"):
         assert (await alone({"type": "files", "absent": [absent]}, "", left=left)).passed is False
     assert (await alone({"type": "files", "absent": ["big"]}, "", left=left)).passed is True
+    assert (await alone({"type": "files", "exists": ["big.bin"]}, "", left=left)).passed is False
     (left / LEFT_OUT).write_text("big.bin\n…")
     assert (await alone({"type": "files", "absent": ["big"]}, "", left=left)).passed is False
 

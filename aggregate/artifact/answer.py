@@ -162,6 +162,10 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
     """What was compared; not how many tasks and attempts where those that were planned were not made."""
     against = {"skill": " against the baseline skill", "bare": " against the bare model", "none": " alone"}
     other = against[artifact.baseline]
+    if artifact.baseline == "skill" and _only_records(
+        artifact
+    ):  # they do not tell what the baseline was given
+        other = " against the baseline"
     if artifact.baseline_run_id:
         other = f" against the candidate of run {artifact.baseline_run_id}"
     tasks = len({one.task_id for one in (*artifact.candidate_results, *artifact.baseline_results)})
@@ -183,6 +187,10 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
     }
     values |= {"models": len(names), "attempts": made, "planned_attempts": artifact.pass_k}
     return _line("what", " · ".join(filter(None, said)), values)
+
+
+def _only_records(artifact: Artifact) -> bool:
+    return artifact.attempts is not None and artifact.attempts.planned is None
 
 
 def _rates(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
@@ -252,7 +260,7 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     for name, noun in (("timeouts", "time-out"), ("errors", "error")):
         counts = [getattr(arm, f"n_{name}") for arm in (mine, other)]
         if sum(counts):
-            each = f"candidate {counts[0]}, baseline {counts[1]}" if other.n else ""
+            each = f"baseline {counts[1]}, candidate {counts[0]}" if other.n else ""
             said.append(counted(sum(counts), noun) + (f" ({each})" if each else ""))
         values |= {name: sum(counts), f"candidate_{name}": counts[0], f"baseline_{name}": counts[1]}
     if artifact.n_dropped and state in _COMPARED:
@@ -348,9 +356,9 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         before = " ".join(f"{other.passes}/{other.judged}" for _, other in both[:3])
         after = " ".join(f"{one.passes}/{one.judged}" for one, _ in both[:3])
         details = plain(next((one.said for one, _ in both if one.said), ""), _DETAILS)
-        more = ", …" if len(broke) > 1 else ""
-        told = f" {details}" if details else ""
-        said.append(f"broke {len(broke)}: {plain(broke[0], _NAME)} {before} → {after}{told}{more}")
+        which = f"{', worst' if len(broke) > 1 else ','} {plain(broke[0], _NAME)}"
+        told = f" ({details})" if details else ""
+        said.append(f"broke {counted(len(broke), 'task')}{which}: {before} → {after}{told}")
         values["task"] = broke[0]
     if mended:
         said.append(f"mended {counted(mended, 'task')}")
@@ -427,8 +435,8 @@ def _group(state: AnswerState) -> str:
 
 def _next(artifact: Artifact, state: AnswerState) -> NextStep:
     """What to do now. Records that came without a run have none that a command could go on with."""
-    no_run = artifact.attempts is not None and artifact.attempts.planned is None
-    steps = (step for step in _steps(artifact, state) if len(step) == 1 or not no_run)
+    only_words = _only_records(artifact)
+    steps = (step for step in _steps(artifact, state) if len(step) == 1 or not only_words)
     words, *command = next(steps, ("",))
     step = NextStep(words=words, command=command)
     return step.typed(" ".join(["uplift", *command]) if command else "")

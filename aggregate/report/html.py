@@ -26,7 +26,7 @@ from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
-from aggregate.report.source import (
+from aggregate.report.result_tables import (
     CANDIDATES,
     CHECK_COLUMNS,
     GROUP_COLUMNS,

@@ -209,21 +209,19 @@ def _files(spec: Files, workspace: Workspace) -> Judgment:
 
 def _conditions(spec: Files, left: Path, suite: Path | None) -> Iterator[tuple[str, str]]:
     """Each condition in words, and why it is not met; empty where it is."""
-    listed = left / LEFT_OUT
-    left_out = listed.read_text("utf-8", "replace").splitlines() if listed.is_file() else []
-
-    def is_there(name: str) -> bool:
-        folder, path = name.endswith("/"), name.rstrip("/")
-        kept = (left / path).is_dir() if folder else (left / path).exists()
-        return kept or any(one == name or one.startswith(f"{path}/") for one in left_out)
-
+    note = left / LEFT_OUT
+    left_out = note.read_text("utf-8", "replace").splitlines() if note.is_file() else []
     for name in spec.exists:
         look_at_clock()
-        yield f"{name} exists", "" if is_there(name) else "it does not"
+        kept = (left / name).is_dir() if name.endswith("/") else (left / name).is_file()
+        yield f"{name} exists", "" if kept else "it does not"
     for name in spec.absent:
-        yield f"{name} is absent", "it is there" if is_there(name) else ""
+        look_at_clock()
+        path = name.rstrip("/")
+        listed = any(one == path or one.startswith(f"{path}/") for one in left_out)
+        yield f"{name} is absent", "it is there" if listed or (left / path).exists() else ""
         if "…" in left_out:
-            yield f"{name} can be looked for", "too many files were left"
+            yield f"{name} can be looked for", "too much was left"
     for name in spec.unchanged:
         before = suite / "fixtures" / name if suite else None
         same = before is not None and before.is_file() and (left / name).is_file()

@@ -13,6 +13,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +33,7 @@ from workers.store.run_store import unpack
 MAX_FILES = 500
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 16
+MAX_NAMES = 10_000
 
 
 def reads_files(task: Task) -> bool:
@@ -45,6 +47,7 @@ class AttemptFolder:
     """A folder of its own for one attempt; `close` removes it."""
 
     def __init__(self, task: Task, suite: Path | None) -> None:
+        self._task = task
         self._root = Path(tempfile.mkdtemp(prefix="uplift-attempt-"))
         self.folder = self._root / "workspace"
         self.folder.mkdir()
@@ -59,13 +62,12 @@ class AttemptFolder:
         copy = self._root / "left"
         copy.mkdir()
         content: dict[str, bytes] = {}
-        room, left_out = MAX_BYTES, list[str]()
+        room = MAX_BYTES
         for path, size in _plain_files(self.folder):
             name = without_secrets(path.relative_to(self.folder).as_posix())
             if name == LEFT_OUT:
                 continue
             if size > room or len(content) >= MAX_FILES or len(name.encode()) > bundles.MAX_PATH_BYTES:
-                left_out.append(name)
                 continue
             try:
                 data = files.read(path, room, links=False)
@@ -80,9 +82,9 @@ class AttemptFolder:
                 continue  # without their secrets, two names are one
             content[name] = place.read_bytes()
             room -= len(data)
-        if left_out:
-            more = ["…"] if len(left_out) > MAX_FILES else []
-            content[LEFT_OUT] = "\n".join(left_out[:MAX_FILES] + more).encode()
+        if any(isinstance(judge, Files) for judge in self._task.leaves):
+            left_out = [name for name in map(without_secrets, _names(self.folder)) if name not in content]
+            content[LEFT_OUT] = "\n".join(left_out).encode()
             (copy / LEFT_OUT).write_bytes(content[LEFT_OUT])
         return copy, bundles.pack_files(content)
 
@@ -95,6 +97,22 @@ def _without_secrets(data: bytes) -> bytes:
     for secret in secrets():
         data = data.replace(secret.encode(), b"[redacted]")
     return data
+
+
+def _names(folder: Path) -> list[str]:
+    """Whatever has a name in a folder, of any kind, links not followed; the last one is "…" where there are more."""
+    found, waiting = list[str](), [(folder, 0)]
+    while waiting:
+        at, depth = waiting.pop()
+        with suppress(OSError), os.scandir(at) as entries:
+            for entry in entries:
+                if len(found) >= MAX_NAMES:
+                    return [*found, "…"]
+                if entry.name.isprintable():
+                    found.append(Path(entry.path).relative_to(folder).as_posix())
+                    if depth < MAX_DEPTH and entry.is_dir(follow_symlinks=False):
+                        waiting.append((Path(entry.path), depth + 1))
+    return found
 
 
 def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:

@@ -261,8 +261,8 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "artifact": artifact,
         "name": plain(artifact.name, _NAME),
         "answer": answer,
-        # A number and its sign stay together at the end of a line.
-        "lines": [(line.kind, line_text(line).replace(" %", "\u00a0%")) for line in answer.lines],
+        "headline": _together(answer.headline),
+        "lines": [(line.kind, _together(line_text(line))) for line in answer.lines],
         "simulated": sentences.simulated(artifact),
         "facts": _facts(artifact),
         "row": candidate_row(artifact),
@@ -282,6 +282,11 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "consistency": consistency(artifact),
         "warnings": notes(artifact),
     }
+
+
+def _together(text: str) -> str:
+    """The text with a number and its percent sign in one line."""
+    return text.replace(" %", "\u00a0%")
 
 
 @dataclass(frozen=True)
