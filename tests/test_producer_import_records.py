@@ -128,7 +128,7 @@ def test_a_log_of_inspect_has_a_record_for_each_sample_and_epoch(tmp_path: Path,
         a_sample(id=7, scores={"match": {"value": True}, "other": {"value": "I"}}),
         a_sample(id=8, scores={"match": {"value": float("nan")}}),
         a_sample(id=9, scores={"graded": {"value": {"a": 1}}}),
-        a_sample(id=10, scores={}, error={"message": "out of \ud800 money"}),
+        a_sample(id=10, scores={}, error={"message": "out of \ud800 money"}, working_time=1e12),
     ]
     source = packed(tmp_path / "l.eval", *samples) if is_packed else a_source(tmp_path, a_log(*samples))
     made = imported(source)

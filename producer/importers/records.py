@@ -110,7 +110,6 @@ def _of_scylla(text: str) -> Read:
         numbers = {key: _number(value) for key, value in row.items()}
         tokens = [numbers.get(f"{kind}_tokens") for kind in ("input", "cache_creation", "cache_read")]
         known = [count for count in tokens if count is not None]
-        seconds = numbers.get("agent_duration_seconds")
         yield _record(
             task="/".join(names) if all(names) else "",
             tier=row.get("tier"),
@@ -119,7 +118,7 @@ def _of_scylla(text: str) -> Read:
             passed={"True": True, "False": False}.get(row.get("passed", "")),
             score=_number(row.get("score"), SCORE),
             error=f"passed is {shown(row.get('passed', ''))}, neither True nor False",
-            model_ms=None if seconds is None else seconds * 1000,
+            model_ms=_milliseconds(row.get("agent_duration_seconds")),
             completion={
                 "input_tokens": sum(known) if len(known) == len(tokens) else None,
                 "output_tokens": numbers.get("output_tokens"),
@@ -143,7 +142,6 @@ def _of_inspect(log: dict[str, Any], samples: Iterable[Any]) -> Read:
         failed = _mapping(sample.get("error")).get("message")
         used = _mapping(_mapping(sample.get("model_usage")).get(model))
         total, output = _number(used.get("total_tokens")), _number(used.get("output_tokens"))
-        seconds = _number(sample.get("working_time", sample.get("total_time")))
         yield _record(
             task=sample.get("id"),
             model=model,
@@ -152,7 +150,7 @@ def _of_inspect(log: dict[str, Any], samples: Iterable[Any]) -> Read:
             score=score,
             details=_text(_mapping(scores.get(first)).get("explanation")) or None,
             error=failed or f"no score between 0 and 1 of {first or 'any scorer'}",
-            model_ms=None if seconds is None else seconds * 1000,
+            model_ms=_milliseconds(sample.get("working_time", sample.get("total_time"))),
             completion={
                 "text": _text(_mapping(sample.get("output")).get("completion")),
                 "input_tokens": None if total is None or output is None else total - output,
@@ -206,7 +204,7 @@ def _record(
         attempt=int(number),
         outcome="error" if passed is None else "passed" if passed else "failed",
         score=None if passed is None else score,
-        error=_text(error) if passed is None else None,
+        error=(_text(error) or "it ended in an error") if passed is None else None,
         completion=Completion(**{**completion, **counts, "cost_usd": cost}),
         **more,
     )
@@ -221,6 +219,11 @@ def _number(value: Any, valid: Range = COUNT) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if number in valid else None
+
+
+def _milliseconds(seconds: Any) -> float | None:
+    number = _number(seconds)
+    return None if number is None else _number(number * 1000)
 
 
 def _text(value: Any) -> str:
