@@ -9,7 +9,7 @@ from running import SKILL, standalone, uplift
 
 from judges import judge
 from judges.judgment import Completion, Workspace
-from producer.importers import imported, promptfoo
+from producer.importers import imported, promptfoo, promptfoo_checks
 from producer.importers.imported import Found, Unimportable
 from producer.suites import suite
 
@@ -465,6 +465,23 @@ def test_a_table_has_a_test_to_a_row_and_assertions_in_its_cells(tmp_path: Path)
     assert found.counts["assertion"] == {"found": 6, "kept": 3, "changed": 1, "lost": 2}
     # The second test begins on line 4, as the first one's value has two lines.
     assert [str(item).split("tests.csv:")[1].split(":")[0] for item in found.left_out] == ["4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "assertion"),
+    [
+        ("similar(0.8): hello", {"type": "similar", "value": "hello", "threshold": 0.8}),
+        ("not-llm-rubric: is rude", {"type": "not-llm-rubric", "value": "is rude"}),
+        ("eval: output.x", {"type": "javascript", "value": "output.x"}),
+        ("file://checks.py:fine", {"type": "python", "value": "file://checks.py:fine"}),
+        ("is-json", {"type": "is-json"}),
+        ("latency", {"type": "latency", "threshold": 0.75}),
+        ("note: this", {"type": "equals", "value": "note: this"}),
+        ("Contains: this", {"type": "equals", "value": "Contains: this"}),
+    ],
+)
+def test_a_cell_says_which_assertion_it_is(cell: str, assertion: dict[str, Any]) -> None:
+    assert promptfoo_checks.assertion_of_cell(cell) == assertion
 
 
 def test_a_file_of_json_lines_has_a_test_to_a_line(tmp_path: Path) -> None:

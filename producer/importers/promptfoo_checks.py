@@ -206,15 +206,14 @@ def share_of(holder: dict[str, Any]) -> float | None:
 
 
 # promptfoo's names, which a cell of a table may begin with; all other cells are texts to be equal to.
-_IN_CELLS = re.compile(
-    r"(not-)?((?:similar|trajectory|trace)[\w:-]*|agent-rubric|answer-relevance|bleu|classifier|contains|contains-all"
-    r"|contains-any|contains-(?:html|json|sql|xml)|context-(?:faithfulness|recall|relevance)|conversation-relevance"
-    r"|cost|equals|factuality|finish-reason|g-eval|gleu|guardrails|icontains|icontains-all|icontains-any"
-    r"|is-(?:html|json|refusal|sql|xml)|is-valid-[\w-]+|latency|levenshtein|pi|meteor|model-graded-[\w-]+|moderation"
-    r"|perplexity|perplexity-score|regex|rouge-n|ruby|search-rubric|skill-used|starts-with|tool-call-f1|webhook"
-    r"|word-count)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?",
-    re.DOTALL,
-)
+_KINDS = """agent-rubric answer-relevance bleu classifier contains contains-all contains-any contains-html contains-json
+contains-sql contains-xml context-faithfulness context-recall context-relevance conversation-relevance cost equals
+factuality finish-reason g-eval gleu guardrails icontains icontains-all icontains-any is-html is-json is-refusal is-sql
+is-valid-function-call is-valid-openai-function-call is-valid-openai-tools-call is-xml javascript latency levenshtein
+llm-rubric meteor model-graded-closedqa model-graded-factuality moderation perplexity perplexity-score pi python regex
+rouge-n ruby search-rubric similar skill-used starts-with tool-call-f1 trace-error-spans trace-span-count
+trace-span-duration trajectory webhook word-count"""
+_CELL = re.compile(r"(not-)?([a-z][a-z0-9-]*)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL)
 _PREFIXES = {"fn": "javascript", "eval": "javascript", "grade": "llm-rubric"}
 
 
@@ -226,7 +225,7 @@ def assertion_of_cell(cell: str) -> dict[str, Any]:
         return {"type": kind, "value": rest.strip()}
     if prefix == "file" and re.search(r"\.(py|js|cjs|mjs|ts)(:|$)", cell):
         return {"type": "python" if ".py" in cell else "javascript", "value": cell}
-    if (found := _IN_CELLS.fullmatch(cell)) is None:
+    if (found := _CELL.fullmatch(cell)) is None or found[2] not in _KINDS.split():
         return {"type": "equals", "value": cell}
     made: dict[str, Any] = {"type": (found[1] or "") + found[2]}
     if found[4] and found[4].strip():
@@ -242,7 +241,7 @@ def test_of_row(row: dict[str, str]) -> dict[str, Any]:
     expected = [value.strip() for key, value in row.items() if key.startswith("__expected") and value.strip()]
     assertions = [assertion_of_cell(cell) for cell in expected]
     for key, value in row.items():
-        found = re.fullmatch(r"__config:__expected(\d*):threshold", key)
+        found = re.fullmatch(r"__config:__expected(\d{0,3}):threshold", key)
         place = int(found[1] or 1) - 1 if found else -1
         if 0 <= place < len(assertions) and re.fullmatch(r"\d*\.?\d+", value.strip()):
             assertions[place]["threshold"] = float(value)
