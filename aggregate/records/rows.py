@@ -350,8 +350,12 @@ def _several(judgments: Iterable[Judgment]) -> tuple[list[Row], list[Row], dict[
     judges, criteria, checks, parts = list[Row](), list[Row](), list[Row](), []
     for name, said in by_check.items():
         first = said[0]
-        rows, points, part = _judges([judge for one in said for judge in one.panel or (one,)], name)
-        judges, criteria = judges + rows, criteria + points
+        if len(said) == 1 and not first.panel and not first.criteria:
+            rows, points, part = _single_judge(first, name)
+        else:
+            rows, points, part = _judges([judge for one in said for judge in one.panel or (one,)], name)
+        judges += rows
+        criteria += points
         by = "model" if first.by_model else "program"
         passed = None if any(one.passed is None for one in said) else float(all(one.passed for one in said))
         details = first.details[:DETAIL_CHARACTERS] or None
@@ -416,7 +420,7 @@ def _judges(judges: list[Judgment], check: str | None = None) -> tuple[list[Row]
     return judgments, criteria, together
 
 
-def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]]:
+def _single_judge(judge: Judgment, check: str | None = None) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
     facts = vars(judge)
     score, matched = facts["score"], facts["matched"]
@@ -432,7 +436,7 @@ def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]
         "missed": tuple(facts["missed"]),
         "has_concepts": bool(matched or facts["missed"]),
     }
-    return [_judgment(1, facts, rate)], [], together
+    return [_judgment(1, facts, rate, check)], [], together
 
 
 def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured:

@@ -429,10 +429,11 @@ def _grade(judgment: Judgment) -> dict[str, Any]:
     """The fields of a record that a judge decides."""
     kept = {name: getattr(judgment, name) for name in ("score", "details", "error", *_MEASURED)}
     # What was measured is the record's, and not its judgment's too.
-    judgments = tuple(
-        one.model_copy(update=_MEASURED) if _measured_by(one, judgment) else one
-        for one in judgment.panel or (judgment,)
-    )
+    judgments = judgment.panel or (judgment,)
+    if judgment.benchmarks or judgment.tests or judgment.snapshot:
+        judgments = tuple(
+            one.model_copy(update=_MEASURED) if _measured_by(one, judgment) else one for one in judgments
+        )
     return {"outcome": _OUTCOMES[judgment.passed], "judgments": judgments, **kept}
 
 
