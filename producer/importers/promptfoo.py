@@ -251,35 +251,31 @@ class PromptfooConfig:
 
     def find_arms(self, prompts: list[Prompt]) -> list[str]:
         """Note the skills that are compared, as prompts or else providers have them; the files that agents work on."""
-        told = list(dict.fromkeys(prompt.skill for prompt in prompts if prompt.skill))
-        if told:
-            self._note_arms([{skills.FILE_NAME: text.encode()} for text in told])
-            if len(told) > 2:
-                self.leave_out(self.root, "prompts", "a third skill; import it in a configuration of its own")
-            return []
+        told = dict.fromkeys(prompt.skill for prompt in prompts if prompt.skill)
+        arms: list[tuple[dict[str, bytes], dict[str, bytes]]]
+        arms = [({skills.FILE_NAME: text.encode()}, {}) for text in told]
+        if len(arms) > 2:
+            self.leave_out(self.root, "prompts", "a third skill; import it in a configuration of its own")
         alike: dict[str, list[Node]] = {}
-        for entry in (entry for key in _PROVIDERS for entry in self.root.items(key)):
+        for entry in (entry for key in _PROVIDERS for entry in self.root.items(key) if not arms):
             whole = entry.value if isinstance(entry.value, dict) else {"id": entry.value}
             config = whole["config"] if isinstance(whole.get("config"), dict) else {}
             rest = {key: config[key] for key in config if key not in (*_SYSTEM_KEYS, _FOLDER_KEY)}
             alike.setdefault(json.dumps([whole.get("id"), rest], sort_keys=True), []).append(entry)
         pair = next((entries for entries in alike.values() if len(entries) > 1), [])[:2]
         try:
-            arms = [self._agent_files(entry) for entry in pair]
+            arms = arms[:2] or [self._agent_files(entry) for entry in pair]
         except Refused as refused:
             self.leave_out(pair[0], "providers", f"cannot be compared: {refused}")
+        given = [skill for skill, _ in arms if skill]
+        if not given or given[1:] == given[:1]:
             return []
-        if not pair or arms[0][0] == arms[1][0]:
-            return []
-        self._note_arms([skill for skill, _ in arms])
-        shared = {name: data for name, data in arms[0][1].items() if arms[1][1].get(name) == data}
+        # Of two the first is the baseline; the only one there is, is the candidate.
+        self._found.skills.update(zip(("baseline", "candidate")[-len(given) :], given, strict=True))
+        self._found.note(f"{' and '.join(self._found.skills)}, which are compared, lie beside the suite")
+        shared = {name: data for name, data in arms[0][1].items() if arms[-1][1].get(name) == data}
         self._found.fixtures.update(shared)
         return [f"fixtures/{name}" for name in shared]
-
-    def _note_arms(self, told: list[dict[str, bytes]]) -> None:
-        # Of two the first is the baseline; the only one there is, is the candidate.
-        names = ("baseline", "candidate") if all(told[:2]) and len(told) > 1 else ("candidate",)
-        self._found.skills.update(zip(names, filter(None, told), strict=False))
 
     def _agent_files(self, entry: Node) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """The skill that a provider has, in files or as its system prompt, and the other files of its folder."""
