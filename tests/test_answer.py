@@ -25,7 +25,8 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.result_tables import Material, candidate_row, moved, next_of, ranked, shared
+from aggregate.report.charts import axis
+from aggregate.report.result_tables import Material, candidate_row, groups, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
@@ -324,6 +325,48 @@ def test_an_answer_with_much_to_say_gives_up_words_but_no_line():
         assert shown[-1].lstrip().startswith("page: ")
 
 
+def test_the_remedy_at_the_end_of_a_message_is_not_cut():
+    remedy = "(it runs confined: name the folders that it needs under `readable`)"
+    message = (
+        f"ModelFailed: agent ended with exit code 2: can't open file '/{'folder/' * 12}agent.py' {remedy}"
+    )
+    (artifact,) = made(both_arms(many("e", 6), many("e", 6), error=message))
+    assert f"{remedy} (12×)" in flat(terminal([artifact], 80))
+
+
+@pytest.mark.parametrize(
+    ("code", "advised"),
+    [
+        ("timeouts", "first give tasks a longer timeout_seconds, then run it again"),
+        (
+            "never_loaded",
+            "first make its description say when to use it, or try --skill-mode prepend, then run it again",
+        ),
+        ("saturated", "first add harder tasks, then run it again"),
+        ("errors", "mend what the errors say, then try those attempts again: uplift resume run-1"),
+        ("one_task", "add tasks like these, "),
+    ],
+)
+def test_no_tasks_are_advised_where_something_else_is_wrong_with_the_suite(code, advised):
+    """20 times more tasks that run out of time, or never load the skill, tell no more."""
+    artifact = BROKEN[code]()
+    if code == "timeouts":
+        (artifact,) = made(both_arms(many("pt", 12), many("pf", 12)))
+    if code == "saturated":
+        (artifact,) = ENDS["saturated"][1]()
+    if code == "errors":  # too few for an error, and of one arm only
+        tasks = {f"t{n:02}": "p" if n % 2 else "f" for n in range(60)}
+        records = both_arms(tasks | dict.fromkeys(["t00", "t02", "t04"], "e"), tasks)
+        (artifact,) = made(records, planned_attempts=120, margin=0.01)
+    assert answer_of(artifact).next.text.startswith(advised)
+
+
+def test_of_a_suite_that_asks_when_the_skill_is_loaded_the_task_that_went_wrong_is_the_next_to_read():
+    (artifact,) = frozen("triggers")
+    fresh = answer_of(artifact.model_copy(update={"answer": None}))
+    assert fresh.next.text == "read where the skill was not invoked as it should be: uplift show RUN missed"
+
+
 def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
     """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
     (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))
@@ -422,6 +465,12 @@ def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
     assert artifact.reason == "tasks passed in any of 3 attempts fell by 1 of 9: lost names-the-platform"
     assert answer_of(artifact).gate == "fail"
     assert answer_of(artifact).line("tasks").text == "broke 1 task, names-the-platform: 2/3 → 0/3"
+
+
+def test_with_several_models_the_verdict_says_that_it_counts_pairs_of_task_and_model():
+    """4 tasks with 2 models: "2 of 8" alone would be 2 of 8 tasks."""
+    (artifact,) = frozen("several_models")
+    assert " rose by 2 of 8 pairs of task and model: gained " in artifact.reason
 
 
 def test_power_is_that_of_the_interval_in_use():
@@ -673,6 +722,27 @@ def test_a_candidate_alone_has_no_columns_of_dashes_on_the_page():
     assert ["Tier", "Candidate", "Time-outs", "Cost of an attempt"] in heads
     assert ["Metric", "Candidate"] in heads
     assert "<td>–</td><td>" not in seen.partition('id="tasks"')[0]
+
+
+def test_both_rates_of_a_group_are_of_what_its_difference_is_of():
+    """Of task b no candidate's attempt was judged: 50 % and 75 % of all attempts would stand beside +50 points."""
+    records = both_arms({"a": "pp", "b": "ee", "c": "pf"}, {"a": "pf", "b": "pp", "c": "ff"}, tier="T1")
+    (artifact,) = made(records)
+    ((_, before, after, difference, *_),) = groups(artifact)["tier"]
+    assert (before, after, difference) == ("25.0 %", "75.0 %", "+50")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (-0.58, -0.22, (-0.6, 0.2)),
+        (0.26, 0.31, (-0.2, 0.4)),
+        (-1.0, 1.0, (-1.0, 1.0)),
+        (0.0, 0.0, (-0.2, 0.2)),
+    ],
+)
+def test_an_axis_holds_0_and_the_interval_and_ends_at_the_next_20_points(low, high, ends):
+    assert axis(low, high) == pytest.approx(ends)
 
 
 def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():

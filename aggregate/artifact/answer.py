@@ -5,13 +5,12 @@ Made once, from the artifact's own fields, and shown by every surface in the sam
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 from aggregate.artifact import sentences
-from aggregate.artifact.diagnosis import compared_rates, pairs, task_rates
+from aggregate.artifact.diagnosis import are_of, compared_rates, pairs, task_rates
 from aggregate.artifact.model import (
     AnswerLine,
     AnswerState,
@@ -37,10 +36,11 @@ from aggregate.text.formats import (
 )
 
 _NAME = 40
-_MESSAGE = 160
+_MESSAGE = 280  # a message may end in what to do
 _DETAILS = 60
 BROKEN = 0.5  # a task that lost or gained so much of its pass rate is named
 _TOO_SURE = 0.999
+_NOT_WRONG = ("one_task", "few_tasks", "floor")  # more tasks help, or reading; not against any other cause
 _MORE_MONEY = 1.25  # than the attempts so far cost each
 Scope = Literal["tasks_like_these", "exactly_this_suite"]
 Values = dict[str, Number | str | None]
@@ -195,11 +195,11 @@ def _only_records(artifact: Artifact) -> bool:
 
 def _rates(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The headline figure; both rates are left out where early stopping made the difference one of fewer attempts."""
-    difference, rates = artifact.attempt_delta, compared_rates(artifact)
+    difference, rates = artifact.attempt_delta, compared_rates(pairs(artifact))
     if difference is None or rates is None:
         return None
     mine, other = rates
-    same = math.isclose(mine - other, difference, abs_tol=1e-4)
+    same = are_of(rates, difference)
     bounds = artifact.interval if not _is_too_early(artifact) else None
     like_these = bounds.tasks_like_these if bounds else None
     text = f"{rate(other)} → {rate(mine)} of attempts, {points(difference)} points"
@@ -371,7 +371,7 @@ def broken_tasks(artifact: Artifact) -> list[str]:
 
 
 def _moved(artifact: Artifact, side: int) -> list[str]:
-    differences = {task: mine - other for task, (mine, other) in task_rates(artifact).items()}
+    differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
     return sorted(far, key=lambda task: (-side * differences[task], task))
 
@@ -457,6 +457,15 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
             yield _mend(artifact)
         case "alone":
             yield ("run it without --no-baseline, to see what the skill adds",)
+    told = artifact.triggers
+    astray = [*told.missed_tasks, *told.false_trigger_tasks] if told else []
+    if astray and state in ("cannot_tell", "nothing_to_learn"):
+        yield "read where the skill was not invoked as it should be", "show", run, astray[0]
+    wrong = [one for one in artifact.diagnosis if one.code not in _NOT_WRONG]
+    if wrong and state in ("cannot_tell", "nothing_to_learn"):
+        if wrong[0].code == "errors":
+            yield "mend what the errors say, then try those attempts again", "resume", run
+        yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
     if (broke := broken_tasks(artifact)) and state in _COMPARED:

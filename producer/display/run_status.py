@@ -204,7 +204,7 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
     by_model = facts["in_flight_by_model"]
     short = short_models(by_model)
-    models = ", ".join(f"{short[model]} {count}" for model, count in by_model.items())
+    models = ", ".join(f"{count:,} of {short[model]}" for model, count in by_model.items())
     lines = [
         ("run", facts["run"]),
         ("state", state_text(facts["state"]) + (f": {facts['why']}" if "why" in facts else "")),
@@ -216,7 +216,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("cost", _cost(facts)),
         # Parts and their sum come from the same heartbeats; the run's own count is newer.
-        ("in flight", f"{sum(by_model.values()):,}: {models}" if models else f"{facts['in_flight']:,}"),
+        (
+            "in flight",
+            f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}",
+        ),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
         *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),
