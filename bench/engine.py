@@ -2,6 +2,7 @@
 
     python -m bench.engine [--quick]
     python -m bench.engine --attempts 1000000     one large run, no latency
+    python -m bench.engine --checks [ATTEMPTS]    the same run with 5 checks a task, and with one judge
     python -m bench.engine --workers [ATTEMPTS]   the same run with 1, 2, 4 and 8 workers
 
 Processor time is that of all processes: producer, worker (with the aggregating child) and server. Times are counted
@@ -77,6 +78,7 @@ def run(
     *,
     in_flight: int = 100,
     workers: int = 1,
+    checks: int = 0,
     away: Callable[[str], AbstractContextManager[str]] = nullcontext,
 ) -> Measured:
     """Run a suite of `contains` tasks in both arms and measure it; `away` puts something before the server."""
@@ -92,7 +94,7 @@ def run(
                 # Until the workers are up, and everything connected as it will be.
                 until(lambda: len(living_workers(server.store.client)) == workers)
                 _measured(options_for(folder, 1, 1, model), private, pids, server)
-                return _measured(options_for(folder, tasks, pass_k, model), private, pids, server)
+                return _measured(options_for(folder, tasks, pass_k, model, checks), private, pids, server)
 
 
 @contextmanager
@@ -111,10 +113,10 @@ def _more_workers(url: str, count: int, in_flight: int) -> Iterator[list[int]]:
             process.wait()
 
 
-def options_for(folder: Path, tasks: int, pass_k: int, model: str) -> RunSettings:
-    """A run of a suite of `contains` tasks, which is written there."""
+def options_for(folder: Path, tasks: int, pass_k: int, model: str, checks: int = 0) -> RunSettings:
+    """A run of a suite of `contains` tasks, which is written there, with so many checks or one judge."""
     return RunSettings(
-        task_suite=write_suite(folder, tasks),
+        task_suite=write_suite(folder, tasks, checks),
         state_root=folder / "state",
         standalone=True,
         skill_path=folder / "SKILL.md",
@@ -192,9 +194,25 @@ def worker_rows(attempts: int) -> list[Row]:
     return found
 
 
+def check_rows(attempts: int) -> list[Row]:
+    """What several checks a task cost the engine, as a multiple of one judge."""
+    one, five = (run(attempts // 10, 5, "sim", checks=checks) for checks in (0, 5))
+    note = f"{five.cpu_ms:.3f} ms against {one.cpu_ms:.3f} ms"
+    return [
+        Row(
+            f"engine CPU of {five.attempts} attempts, 5 checks / 1 judge",
+            five.cpu_ms / one.cpu_ms,
+            "times",
+            1.5,
+            note=note,
+        )
+    ]
+
+
 def rows(*, quick: bool = False) -> list[Row]:
     """The engine's part of the bench table."""
     found = large_run(20_000 if quick else 100_000)
+    found += check_rows(20_000)
     second = run(100 if quick else 1000, 1, "sim:latency=1")
     bar = second.attempts / 100 + 2
     found.append(Row(f"{second.attempts} attempts of 1 s, 100 in flight", second.ran_seconds, "s", bar))
@@ -214,13 +232,14 @@ def _task(number: int) -> dict[str, object]:
     }
 
 
-def write_suite(folder: Path, tasks: int) -> Path:
+def write_suite(folder: Path, tasks: int, checks: int = 0) -> Path:
     """A suite of `contains` tasks, and a skill beside it."""
     (folder / "SKILL.md").write_text(SKILL)
-    lines = ["skill_id: bench", 'version: "1.0"', "tasks:"]
+    lines = ["skill_id: bench", f'version: "1.{min(checks, 1)}"', "tasks:"]
     for number in range(tasks):
         lines.append(f"  - id: task-{number}\n    prompt: Say word{number}.")
-        lines.append(f"    judge: {{type: contains, expected: [word{number}]}}")
+        judge = f"{{type: contains, expected: [word{number}]}}"
+        lines.append(f"    checks: [{', '.join([judge] * checks)}]" if checks else f"    judge: {judge}")
     suite = folder / "suite.yaml"
     suite.write_text("\n".join(lines) + "\n")
     return suite
@@ -249,7 +268,13 @@ def main() -> None:
     parser.add_argument(
         "--workers", type=int, nargs="?", const=100_000, help="1 to 8 workers, so many attempts"
     )
+    parser.add_argument(
+        "--checks", type=int, nargs="?", const=20_000, help="5 checks a task, so many attempts"
+    )
     options = parser.parse_args()
+    if options.checks:
+        show(check_rows(options.checks))
+        return
     if options.workers:
         show(worker_rows(options.workers))
     elif options.attempts:

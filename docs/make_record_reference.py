@@ -22,6 +22,7 @@ TABLES = {
     "attempts.csv": ("One row per attempt.", rows.ATTEMPTS),
     "judgments.csv": ("One row per judge and attempt.", rows.JUDGMENTS),
     "criteria.csv": ("One row per criterion, judge and attempt.", rows.CRITERIA),
+    "checks.csv": ("One row per check and attempt, of tasks with several checks.", rows.CHECKS),
     "tasks.csv": ("One row per task, model and arm; attempts that were skipped do not count.", frames.TASKS),
 }
 

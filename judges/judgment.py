@@ -8,8 +8,9 @@ output (4 MiB at most) and no more; patterns stop by themselves.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +19,11 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
+SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
+CHECKS = "checks"  # what judges a task that has several, where one word is needed
+# In the copy of an agent's folder, for judges of files: names of whatever was there and is not kept, a line each.
+LEFT_OUT = ".uplift-left-out"
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ def ranges(model: type[BaseModel]) -> dict[str, Range]:
 
 COUNT = Range(0, 1_000_000_000_000)
 SCORE = Range(0, 1)
+WEIGHT = Range(0, 1e6)
 USD = Range(0, 1e9)
 POINTS = Range(0, 1e9)
 _SECONDS = Range(0, 1e9)
@@ -128,10 +134,15 @@ class Snapshot(_Stored):
 class Judgment(_Stored):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
-    A panel's consensus is one Judgment whose `panel` holds each member's own.
+    A panel's consensus is one Judgment whose `panel` holds each member's own. `check` is the name of one of a task's
+    several checks, with its part of the score and whether a pass needs it. With `broke_off` the output failed because
+    it could not be looked at to the end.
     """
 
     judge: str
+    check: str | None = None
+    weight: Annotated[float, WEIGHT] = 1.0
+    required: bool = True
     judge_model: str | None = None
     passed: bool | None = None
     score: Score = None
@@ -144,13 +155,25 @@ class Judgment(_Stored):
     output_tokens: Count = None
     cost_usd: Usd = None
     saw_cut_text: bool = False
+    broke_off: bool = False
     panel: tuple[Self, ...] = ()
     benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None
     snapshot: Snapshot | None = None
 
+    @property
+    def kind(self) -> str:
+        """What judged the attempt whose first judgment this is: a type, or `checks`."""
+        return self.judge if self.check is None else CHECKS
 
-def yes_or_no(judge: str, passed: bool, details: str, wanted: tuple[str, ...] = ()) -> Judgment:
+    @property
+    def by_model(self) -> bool:
+        return "llm-rubric" in self.judge or self.judge_model is not None or bool(self.panel)
+
+
+def yes_or_no(
+    judge: str, passed: bool, details: str, wanted: tuple[str, ...] = (), *, broke_off: bool = False
+) -> Judgment:
     """A judgment without shades: the score is 1 or 0, and what was wanted is matched or missed."""
     return Judgment(
         judge=judge,
@@ -159,16 +182,31 @@ def yes_or_no(judge: str, passed: bool, details: str, wanted: tuple[str, ...] = 
         details=details,
         matched=wanted if passed else (),
         missed=() if passed else wanted,
+        broke_off=broke_off,
     )
+
+
+def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of values by their weights; None where one that has a weight is missing, or none has any."""
+    counted = [(value, weight) for value, weight in values if weight > 0]
+    known = [(value, weight) for value, weight in counted if value is not None]
+    if not known or len(known) < len(counted):
+        return None
+    return math.fsum(value * weight for value, weight in known) / math.fsum(weight for _, weight in known)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a judge finds files: the suite's folder (the parent of `fixtures/`) and what an agent left behind."""
+    """Where a judge finds files: the suite's folder (the parent of `fixtures/`) and what an agent left behind.
+
+    `prompt` is what was asked. `passes` says whether a simulated answer is to pass: nobody has made files for it.
+    """
 
     suite: Path | None = None
     left: Path | None = None
     sandbox: Sandbox = "auto"
+    prompt: str = ""
+    passes: bool | None = None
 
     def fixture(self, name: str) -> tuple[Path, Path]:
         """The suite's fixtures folder and a file in it, links followed; raises FileNotFoundError for one elsewhere."""

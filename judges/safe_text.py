@@ -199,7 +199,11 @@ def allowed_keys(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str
 
 
 def _type_names(model: type[BaseModel]) -> tuple[str, ...]:
-    return get_args(model.model_fields["type"].annotation) if "type" in model.model_fields else ()
+    return (
+        get_args(model.model_fields["type"].annotation)
+        if "type" in model.model_fields
+        else (getattr(model, "TAG", None),)
+    )
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

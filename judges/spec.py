@@ -1,4 +1,4 @@
-"""Judge settings as a suite writes them: one frozen type per judge, told apart by `type`.
+"""Judge settings as a suite writes them: one frozen type per judge, told apart by `type`, or by `not` and `any`.
 
 To add a judge: its settings here and in `JudgeSpec`, its check in `judges/checks`, its case in `judges/__init__`.
 Validation, the editor's schema and the simulated model follow `JudgeSpec`; tests name the documents that lack it.
@@ -7,9 +7,23 @@ Validation, the editor's schema and the simulated model follow `JudgeSpec`; test
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 FixturePath = Annotated[str, StringConstraints(pattern=r"^fixtures/.")]
@@ -17,13 +31,62 @@ FixturePath = Annotated[str, StringConstraints(pattern=r"^fixtures/.")]
 DEFAULT_PYTEST_SECONDS = 60
 DEFAULT_PASS_THRESHOLD = 0.7
 MAX_PATTERN_CHARACTERS = 2_000
+MAX_CHECKS = 100
+MAX_NESTED = 4
+Threshold = Annotated[float, Field(ge=0, le=1)]
+TestSeconds = Annotated[float, Field(ge=1, le=3600)]
+
+
+def _stays_inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in parts or not parts or not path.isprintable():
+        raise ValueError("must be a path inside the agent's folder, such as 'out.csv' or 'tmp/'")
+    return path
+
+
+LeftPath = Annotated[NonEmpty, AfterValidator(_stays_inside)]
 
 
 class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Contains(_Spec):
+class _Judge(_Spec):
+    # The keys of a task's check, as one of several. Where they say nothing they are nowhere written, so that what
+    # was written without them, digests included, stays as it was.
+    name: Annotated[str | None, Field(pattern=r"\S", max_length=80, exclude_if=lambda name: name is None)] = (
+        None
+    )
+    weight: Annotated[float, Field(ge=0, le=1e6, exclude_if=lambda weight: weight == 1)] = 1
+    required: Annotated[bool, Field(exclude_if=bool)] = True
+
+    @property
+    def kind(self) -> str:
+        """What the judgment says of who judged: the type, and of `not` and `any` also what they hold."""
+        return str(self.type)  # type: ignore[attr-defined]  # all but the two, which have their own
+
+    @property
+    def inner(self) -> tuple[JudgeSpec, ...]:
+        """The judges that this one only combines."""
+        return ()
+
+    @property
+    def leaves(self) -> Iterator[JudgeSpec]:
+        """The judges that look at the output: this one, or those that it combines."""
+        for one in self.inner:
+            yield from one.leaves
+        if not self.inner:
+            yield self  # type: ignore[misc]  # every subclass is a JudgeSpec
+
+    @property
+    def asks_a_model(self) -> bool:
+        return any(isinstance(leaf, Rubric) for leaf in self.leaves)
+
+
+CHECK_KEYS = frozenset(_Judge.model_fields)
+
+
+class Contains(_Judge):
     """Every expected string occurs and no forbidden one does, whatever the case."""
 
     type: Literal["contains"]
@@ -31,12 +94,12 @@ class Contains(_Spec):
     forbidden: list[NonEmpty] = []
 
 
-class Pytest(_Spec):
+class Pytest(_Judge):
     """A test file from `fixtures/` runs against the output, whose path is in `AI_OUTPUT_FILE`."""
 
     type: Literal["pytest"]
     test_file: FixturePath
-    timeout_seconds: Annotated[float, Field(ge=1, le=3600)] = DEFAULT_PYTEST_SECONDS
+    timeout_seconds: TestSeconds = DEFAULT_PYTEST_SECONDS
 
 
 class RubricCriterion(_Spec):
@@ -47,14 +110,34 @@ class RubricCriterion(_Spec):
     description: str = ""
 
 
-class Rubric(_Spec):
+class Rubric(_Judge):
     """A judge model, or a panel of them, scores the output against a rubric."""
 
     type: Literal["llm-rubric"]
     rubric: Annotated[NonEmpty, Field(json_schema_extra={"pattern": r"\S"})]
-    pass_threshold: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PASS_THRESHOLD
+    pass_threshold: Threshold = DEFAULT_PASS_THRESHOLD
     criteria: list[RubricCriterion] = []
     judges: list[NonEmpty] = []
+    sees: Annotated[
+        list[Literal["prompt", "output", "files"]],
+        Field(min_length=1, exclude_if=lambda sees: sees == ["output"]),
+    ] = ["output"]
+    reference: Annotated[NonEmpty | None, Field(exclude_if=lambda text: text is None)] = None
+
+    @field_validator("sees")
+    @classmethod
+    def _sees_what_was_made(cls, sees: list[str]) -> list[str]:
+        if "output" not in sees and "files" not in sees:
+            raise ValueError("must hold output or files")
+        return sees
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sees_the_prompt(cls, written: Any, info: ValidationInfo) -> Any:
+        # Since version "1.1" of suites; whoever reads one says so.
+        if isinstance(written, dict) and info.context and info.context.get("sees") and "sees" not in written:
+            return {**written, "sees": info.context["sees"]}
+        return written
 
     @field_validator("rubric")
     @classmethod
@@ -73,17 +156,17 @@ class Rubric(_Spec):
         return criteria
 
 
-class Benchmark(_Spec):
+class Benchmark(_Judge):
     """A benchmark file times the output against the original code, and against an oracle where there is one."""
 
     type: Literal["benchmark"]
     benchmark_file: FixturePath
     original_file: FixturePath
     oracle_file: FixturePath | None = None
-    timeout_seconds: Annotated[float, Field(ge=1, le=3600)] = 300
+    timeout_seconds: TestSeconds = 300
 
 
-class Regex(_Spec):
+class Regex(_Judge):
     """A pattern is found somewhere in the output; with `should_match: false`, nowhere."""
 
     type: Literal["regex"]
@@ -102,7 +185,7 @@ class Regex(_Spec):
         return pattern
 
 
-class Equals(_Spec):
+class Equals(_Judge):
     """The output is this text; white space around either does not count."""
 
     type: Literal["equals"]
@@ -111,7 +194,7 @@ class Equals(_Spec):
     ignore_whitespace: bool = False
 
 
-class JsonSchema(_Spec):
+class JsonSchema(_Judge):
     """The output is JSON, alone or in a code fence, that satisfies a schema: written here or in a fixture."""
 
     model_config = ConfigDict(
@@ -137,4 +220,174 @@ class JsonSchema(_Spec):
         return self
 
 
-JudgeSpec = Contains | Pytest | Rubric | Benchmark | Regex | Equals | JsonSchema
+class Length(_Judge):
+    """The output has no fewer and no more characters, words or lines than this."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": [f"{end}_{unit}"]}
+                for unit in ("characters", "words", "lines")
+                for end in ("min", "max")
+            ]
+        }
+    )
+
+    type: Literal["length"]
+    min_characters: Annotated[int | None, Field(ge=0)] = None
+    max_characters: Annotated[int | None, Field(ge=0)] = None
+    min_words: Annotated[int | None, Field(ge=0)] = None
+    max_words: Annotated[int | None, Field(ge=0)] = None
+    min_lines: Annotated[int | None, Field(ge=0)] = None
+    max_lines: Annotated[int | None, Field(ge=0)] = None
+
+    @property
+    def bounds(self) -> dict[str, tuple[int | None, int | None]]:
+        """The fewest and the most of each unit that has a bound."""
+        units = ("characters", "words", "lines")
+        both = {unit: (getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")) for unit in units}
+        return {unit: ends for unit, ends in both.items() if ends != (None, None)}
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        if not self.bounds:
+            raise ValueError("must have a bound, such as max_words")
+        for unit, (least, most) in self.bounds.items():
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"must not have a min_{unit} above max_{unit}")
+        return self
+
+
+class PythonFunction(_Judge):
+    """A function of the suite takes the output's text and returns a bool, a score, or a score and a reason."""
+
+    type: Literal["python"]
+    function: Annotated[str, StringConstraints(pattern=r"^fixtures/[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")]
+    pass_threshold: Threshold = DEFAULT_PASS_THRESHOLD
+    timeout_seconds: TestSeconds = DEFAULT_PYTEST_SECONDS
+
+
+class CommandCheck(_Judge):
+    """A program gets the output on stdin, and says by its exit code, or in JSON on stdout, how good it is."""
+
+    type: Literal["command"]
+    argv: Annotated[list[NonEmpty], Field(min_length=1)]
+    pass_threshold: Threshold = DEFAULT_PASS_THRESHOLD
+    timeout_seconds: TestSeconds = DEFAULT_PYTEST_SECONDS
+
+
+_Texts = Annotated[
+    list[NonEmpty],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda text: [text] if isinstance(text, str) else text, json_schema_input_type=str | list[str]
+    ),
+]
+
+
+class Files(_Judge):
+    """Files that an agent has left: which there are, which there are not, which are as before, and what they hold."""
+
+    type: Literal["files"]
+    exists: list[LeftPath] = []
+    absent: list[LeftPath] = []
+    unchanged: list[LeftPath] = []
+    contains: dict[LeftPath, _Texts] = {}
+
+    @model_validator(mode="after")
+    def _looks_at_something(self) -> Self:
+        if not (self.exists or self.absent or self.unchanged or self.contains):
+            raise ValueError("must have at least one of exists, absent, unchanged and contains")
+        return self
+
+
+class Not(_Judge):
+    """A judge comes to its end and finds that the output does not pass."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    TAG: ClassVar[str] = "not"
+
+    what: Annotated[OneJudge, Field(alias="not")]
+
+    @property
+    def kind(self) -> str:
+        return f"not {self.what.kind}"
+
+    @property
+    def inner(self) -> tuple[JudgeSpec, ...]:
+        return (self.what,)
+
+    _one_of_many = field_validator("what")(lambda what: _inner(what))
+
+
+class AnyOf(_Judge):
+    """At least one of these judges passes the output; they are tried in this order."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    TAG: ClassVar[str] = "any"
+
+    judges: Annotated[list[OneJudge], Field(alias="any", min_length=1, max_length=MAX_CHECKS)]
+
+    @property
+    def kind(self) -> str:
+        return "any of " + ", ".join(dict.fromkeys(leaf.kind for leaf in self.leaves))
+
+    @property
+    def inner(self) -> tuple[JudgeSpec, ...]:
+        return tuple(self.judges)
+
+    _each_of_many = field_validator("judges")(lambda judges: list(map(_inner, judges)))
+
+
+def unnamed(spec: JudgeSpec) -> JudgeSpec:
+    """The judge, which is none of a task's checks; raises ValueError where it says what only a check can say."""
+    if said := sorted(spec.model_fields_set & CHECK_KEYS):
+        raise ValueError(f"must not have {', '.join(said)}, which only an entry of checks: can have")
+    return spec
+
+
+def _inner(spec: JudgeSpec) -> JudgeSpec:
+    if isinstance(spec, Benchmark):
+        raise ValueError("must not be a benchmark, which can only stand alone")
+    if _nested(spec) >= MAX_NESTED:
+        raise ValueError(f"must not be nested more than {MAX_NESTED} deep")
+    return unnamed(spec)
+
+
+def _nested(spec: JudgeSpec) -> int:
+    return 1 + max(map(_nested, spec.inner)) if spec.inner else 0
+
+
+def _told_by(written: Any) -> str | None:
+    """Which judge is meant: by the key `not` or `any`, else by its type, whatever that is."""
+    if not isinstance(written, dict):
+        return written.TAG if isinstance(written, Not | AnyOf) else getattr(written, "type", None)
+    kind = next((key for key in ("not", "any") if key in written), written.get("type"))
+    return kind if isinstance(kind, str) or kind is None else "?"
+
+
+JudgeSpec = (
+    Contains
+    | Pytest
+    | Rubric
+    | Benchmark
+    | Regex
+    | Equals
+    | JsonSchema
+    | Length
+    | PythonFunction
+    | CommandCheck
+    | Files
+    | Not
+    | AnyOf
+)
+if TYPE_CHECKING:
+    OneJudge = JudgeSpec
+else:
+    _TAGGED = tuple(
+        Annotated[one, Tag(getattr(one, "TAG", None) or get_args(one.model_fields["type"].annotation)[0])]
+        for one in get_args(JudgeSpec)
+    )
+    OneJudge = Annotated[Union[_TAGGED], Discriminator(_told_by)]  # noqa: UP007  # its members are computed
+Not.model_rebuild()
+AnyOf.model_rebuild()

@@ -17,6 +17,7 @@ from aggregate.records.run_info import STANDALONE, Baseline, CandidateInfo, RunI
 from aggregate.records.settings import ResultSettings
 from aggregate.text.files import is_folder
 from aggregate.text.formats import plain
+from judges.spec import Files
 from producer.importers import evals_json
 from producer.settings.run_settings import InvalidOption, RunSettings, part
 from producer.skills import ranking as rankings
@@ -141,7 +142,7 @@ class Plan:
             skill_id=self.suite.skill_id,
             task_suite=str(self.suite.path),
             tasks=tuple(
-                TaskInfo(**{**part(task, TaskInfo), "judge": task.judge.type}) for task in self.suite.tasks
+                TaskInfo(**{**part(task, TaskInfo), "judge": task.judged_by}) for task in self.suite.tasks
             ),
             candidates=tuple(
                 CandidateInfo(
@@ -220,6 +221,8 @@ def make(
         *_unseen_files(options, arms, hidden),
     ]
     _check_simulation(options, suite)
+    _check_messages(options, suite)
+    _check_files(options, suite)
     _check_prices(options, suite)
     return Plan(
         run_id=run_id or new_run_id(),
@@ -373,6 +376,26 @@ def _check_prices(options: RunSettings, suite: Suite) -> None:
                 f"--budget-usd needs the price of {spec}, which is unknown; give it in uplift.toml as "
                 f'[prices."{spec}"] with input and output in USD per million tokens{name}'
             )
+
+
+def _check_messages(options: RunSettings, suite: Suite) -> None:
+    """Refuse conversations where a model takes one prompt."""
+    prompted = [spec for spec in options.models if parse(spec).kind in ("claude-code", "command")]
+    why = f"messages are for API models (anthropic:, openai:); {', '.join(prompted)} needs a prompt"
+    if prompted and (remarks := {task.id: why for task in suite.tasks if task.messages}):
+        raise InvalidOption("\n".join(suites.located(suite.path, remarks)))
+
+
+def _check_files(options: RunSettings, suite: Suite) -> None:
+    """Refuse a judge of an agent's files where a model leaves none: each of its answers would be paid for nothing."""
+    asked = [spec for spec in options.models if not is_simulated(spec) and parse(spec).kind != "replay"]
+    blind = [spec for spec in asked if not is_agent(spec, options.settings)]
+    tasks = [task.id for task in suite.tasks if any(isinstance(leaf, Files) for leaf in task.leaves)]
+    if blind and tasks:
+        raise InvalidOption(
+            f"task {tasks[0]} is judged by the files that an agent leaves, and {', '.join(blind)} leaves none; "
+            "ask an agent such as claude-code, or choose other tasks with --task"
+        )
 
 
 def _check_simulation(options: RunSettings, suite: Suite) -> None:

@@ -109,6 +109,7 @@ class Notes(BaseModel):
     output: str | None = None
     baseline_cache_dir: str | None = None
     cache_keys: dict[int, str] = {}
+    answer_keys: dict[int, str] = {}
 
 
 @dataclass(frozen=True)

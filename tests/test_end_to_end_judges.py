@@ -1,4 +1,4 @@
-"""A suite that mixes the four judges, through a real private server and worker."""
+"""A suite that mixes all judges, through a real private server and worker."""
 
 import gzip
 import json
@@ -36,8 +36,11 @@ def outcomes(folder, model):
     (path,) = (folder / "state" / "runs").glob("*/records.jsonl.gz")
     with gzip.open(path) as file:
         records = [json.loads(line) for line in file]
-    kinds = {record["judgments"][0]["judge"] for record in records}
-    assert kinds == {"contains", "pytest", "llm-rubric", "benchmark"}
+    kinds = {judgment["judge"] for record in records for judgment in record["judgments"]}
+    assert kinds == {
+        *("contains", "pytest", "llm-rubric", "benchmark", "json-schema", "python", "command", "files"),
+        *("not regex", "any of equals, length"),
+    }
     return ended, [
         Judged(record["task"], record["arm"], record["outcome"], record.get("details")) for record in records
     ]
@@ -51,9 +54,9 @@ def test_the_simulated_model_passes_and_fails_each_judge_as_it_was_told(short_tm
     assert ended.line["delta"] == 1.0
 
 
-def test_with_mock_no_judge_errs_and_rubrics_are_content(short_tmp):
+def test_with_mock_no_judge_errs_and_rubrics_and_files_are_content(short_tmp):
     ended, found = outcomes(short_tmp, ["--mock"])
     assert ended.code == 0, ended.err
     assert {judged.outcome for judged in found} == {"passed", "failed"}
-    rubrics = {"answers-kindly", "explains-mutable-defaults"}
-    assert {judged.task for judged in found if judged.outcome == "passed"} == rubrics
+    content = {"answers-kindly", "explains-mutable-defaults", "total-in-a-file"}
+    assert {judged.task for judged in found if judged.outcome == "passed"} == content

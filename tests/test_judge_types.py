@@ -33,6 +33,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "regex": {"pattern": "a"},
     "equals": {"text": "a"},
     "json-schema": {"schema": {"type": "array"}},
+    "length": {"max_words": 80},
+    "python": {"function": "fixtures/checks.py:is_good"},
+    "command": {"argv": ["true"]},
+    "files": {"exists": ["out.csv"]},
 }
 
 
@@ -46,7 +50,7 @@ async def nobody(model: str, prompt: str, *, system: str = "") -> Completion:
 
 
 def test_the_types_are_those_of_the_union_and_each_has_settings_to_test_with() -> None:
-    assert len(JUDGE_TYPES) == len(get_args(JudgeSpec)) == len(set(JUDGE_TYPES))
+    assert len(JUDGE_TYPES) == len(get_args(JudgeSpec)) - len(("not", "any")) == len(set(JUDGE_TYPES))
     assert sorted(SETTINGS) == sorted(JUDGE_TYPES)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import judges
 from judges import safe_text
-from judges.checks import contains, rubric
+from judges.checks import rubric, texts
 from judges.checks.rubric import Told, UnreadableReply
 from judges.judgment import Completion, Judgment, TooSlow, look_at_clock, time_limit
 from judges.spec import Contains, Equals, JsonSchema, JudgeSpec, Rubric
@@ -136,7 +136,7 @@ async def test_long_outputs_are_judged_beside_the_event_loop(monkeypatch: pytest
         threads.append(threading.current_thread())
         return Judgment(judge="contains")
 
-    monkeypatch.setattr(contains, "judged", note)
+    monkeypatch.setattr(texts, "contains", note)
     await judged(a_contains("x"), "a" * 100_000)
     await judged(a_contains("x"), "a")
     assert [thread is threading.current_thread() for thread in threads] == [False, True]

@@ -138,7 +138,7 @@ def test_each_setting_that_reaches_workers_is_known_to_change_answers_or_not_to(
     """A cached baseline beside a candidate that was asked something else would be a wrong comparison."""
     calls = {"params", "tools", "commands"} | fingerprints.CHANGES_NO_ANSWER
     assert set(ModelSettings.model_fields) - calls == set(), "put it among CHANGES_NO_ANSWER, or here"
-    in_keys = {"models", "judge_model", "skill_mode"}
+    in_keys = {"models", "judge_model", "skill_mode", "spare_checks"}
     change_no_answer = {"pass_k", "stop_early", "sandbox", "priority", "budget_usd"}
     assert set(WorkerSettings.model_fields) - in_keys - change_no_answer == set(), (
         "where it changes answers, it belongs into `fingerprints.key` and `Grounds`"

@@ -64,18 +64,17 @@ def problems_of(path: Path) -> list[str]:
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
-def test_each_expectation_becomes_a_criterion_and_files_become_fixtures(tmp_path: Path) -> None:
+def test_each_expectation_becomes_a_check_and_files_become_fixtures(tmp_path: Path) -> None:
     made = imported(a_skill(tmp_path, SKILL_CREATOR), tmp_path / "out")
     assert made.skill_id == "csv-cleaner"
     first, second = made.tasks
     assert (first.id, second.id) == ("eval-1", "eval-2")
-    assert isinstance(first.judge, Rubric)
-    assert [(c.name, c.max_points, c.description) for c in first.judge.criteria] == [
-        ("says-that-2-were-missing", 1, "Says that 2 were missing"),
-        ("keeps-the-header-row", 1, "Keeps the header row"),
+    assert [(check.name, check.rubric) for check in first.checks if isinstance(check, Rubric)] == [
+        ("Says that 2 were missing",) * 2,
+        ("Keeps the header row",) * 2,
     ]
-    assert first.judge.pass_threshold == 1
-    assert "A cleaned table and a count." in first.judge.rubric
+    assert {check.reference for check in first.rubrics} == {"A cleaned table and a count."}
+    assert [check.sees for check in (*first.rubrics, *second.rubrics)] == [["prompt", "output"]] * 3
     assert first.files == ("fixtures/customers.csv",)
     assert (tmp_path / "out/fixtures/customers.csv").read_text() == "name,email\nAda,\n"
     assert isinstance(second.judge, Rubric)
@@ -87,7 +86,7 @@ def test_assertions_are_read_like_expectations(tmp_path: Path) -> None:
     found = evals_json.convert(a_skill(tmp_path, AGENT_SKILLS))
     (task,) = found.tasks
     assert task.fields["id"] == "top-months"
-    assert [c["description"] for c in task.fields["judge"]["criteria"]] == [
+    assert [check["rubric"] for check in task.fields["checks"]] == [
         "Names exactly 3 months",
         "Mentions revenue",
     ]
@@ -113,7 +112,7 @@ def test_what_cannot_be_judged_is_left_out_by_name_and_counted(tmp_path: Path) -
     path = a_skill(tmp_path, evals)
     found = evals_json.convert(path)
     assert (found.task_count, found.tasks_left_out, len(found.tasks)) == (2, 1, 1)
-    assert (found.assertion_count, found.assertions_left_out) == (2, 1)
+    assert (found.assertion_count, found.counts["assertion"]["lost"]) == (2, 1)
     assert [str(item).removeprefix(f"{path}:") for item in found.left_out] == [
         "5:3  evals[0]: no expectations, assertions or expected_output to judge by; add some",
         "14:5  evals[1].assertions[0]: a mapping without text; write the statement as text",
@@ -252,8 +251,8 @@ def test_both_dialects_convert_and_run_with_the_simulated_model(tmp_path: Path) 
         done = uplift("import", path, "--output", f"suite-{number}", cwd=tmp_path)
         count = len(evals["evals"])
         assert done.code == 0, done.err
-        assert f"{count} task{'s' * (count != 1)} found, {count} imported, 0 left out\n" in done.out
-        assert "2 assertions found, 2 imported, 0 left out\n" in done.out
+        assert f"{count} task{'s' * (count != 1)} found: {count} imported, 0 left out\n" in done.out
+        assert "2 assertions found: 2 kept, 0 changed, 0 lost\n" in done.out
         made = tmp_path / f"suite-{number}"
         assert uplift("validate", made / "suite.yaml", cwd=tmp_path).code == 0
         (made / "skill").symlink_to(path.parent.parent)

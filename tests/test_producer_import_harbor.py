@@ -188,7 +188,7 @@ def test_a_folder_of_tasks_converts_and_runs_with_the_simulated_model(tmp_path: 
     a_task(tmp_path / "set" / "built", environment__Dockerfile="FROM x\nCOPY . /app\n")
     done = uplift("import", "set", "--output", "out", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "2 tasks found, 1 imported, 1 left out\n" in done.out
+    assert "2 tasks found: 1 imported, 1 left out\n" in done.out
     assert (
         "left out: set/built  built: environment/Dockerfile:2 needs a container: 'COPY . /app'\n" in done.out
     )

@@ -4,9 +4,11 @@ import gc
 from pathlib import Path
 
 import pytest
-from suites import a_fixture, a_suite, a_task, problem_of
+from suites import a_fixture, a_suite, a_task, problem_of, problems_of
 
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, Pytest, Regex, Rubric
+from producer import plan
+from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.suites import suite
 from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Task
 
@@ -110,6 +112,58 @@ def test_defaults_fill_in_what_a_task_does_not_say(tmp_path: Path) -> None:
     plain, own = suite.load(a_suite(tmp_path, tasks, head=head)).tasks
     assert (plain.timeout_seconds, plain.tier, plain.tags) == (120, "T2", ("all",))
     assert (own.timeout_seconds, own.tier, own.tags) == (5, "T1", ())
+
+
+def test_a_conversation_stands_in_place_of_a_prompt_and_has_a_text(tmp_path: Path) -> None:
+    said = "[{role: system, content: Be brief.}, {role: user, content: Hi}]"
+    (task,) = suite.load(a_suite(tmp_path, a_task(prompt="-", messages=said))).tasks
+    assert [(message.role, message.content) for message in task.messages] == [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+    ]
+    assert task.prompt == "system: Be brief.\n\nuser: Hi"
+    assert Task.model_validate_json(task.model_dump_json(by_alias=True, exclude_defaults=True)) == task
+    # Digests of tasks that have a prompt are those of versions without messages.
+    assert "messages" not in Task(id="a", prompt="p", judge=task.judge).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ("[]", "messages: is an empty list; must hold a message whose role is user"),
+        ("7", "messages: is the number 7; must be a list"),
+        ("[7]", "messages[0]: is the number 7; must be a mapping with keys such as role"),
+        ("[{role: user}]", "messages[0].content: is missing; this key is required"),
+        ("[{role: tool, content: x}]", "messages[0].role: is the text 'tool'; must be the text"),
+        ("[{role: user, content: ' '}]", "messages[0].content: is blank; must hold some text"),
+        (
+            "[{role: system, content: x}]",
+            "messages: is a list; must hold a message whose role is user",
+        ),
+    ],
+)
+def test_a_conversation_that_asks_nothing_is_told_where(tmp_path: Path, messages: str, said: str) -> None:
+    (problem,) = problems_of(a_suite(tmp_path, a_task(prompt="-", messages=messages)))
+    assert f"tasks[0].{said}" in problem
+
+
+def test_a_prompt_beside_messages_is_a_mistake(tmp_path: Path) -> None:
+    path = a_suite(tmp_path, a_task(messages="[{role: user, content: Hi}]"))
+    assert problems_of(path) == ["7:3  tasks[0].messages: stands beside prompt; a task has one of the two"]
+
+
+def test_only_api_models_are_asked_conversations(tmp_path: Path) -> None:
+    path = a_suite(tmp_path, a_task(prompt="-", messages="[{role: user, content: Hi}]"))
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "skill" / "SKILL.md").write_text("---\nname: skill\ndescription: d\n---\nBe kind.\n")
+    asked = {"task_suite": path, "skill_path": tmp_path / "skill", "standalone": True}
+    for model in ("openai:gpt-5-mini", "anthropic:claude", "mock"):
+        assert plan.make(RunSettings.checked({**asked, "models": [model]})).suite.tasks[0].messages
+    with pytest.raises(InvalidOption) as caught:
+        plan.make(RunSettings.checked({**asked, "models": ["mock", "claude-code"]}))
+    assert str(caught.value) == (
+        f"{path}:4:7  tasks[0]: messages are for API models (anthropic:, openai:); claude-code needs a prompt"
+    )
 
 
 def test_loading_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:

@@ -29,16 +29,19 @@ tasks:
   - 7
 """
     )
-    task_keys = "id, description, prompt, judge, timeout_seconds, tier, tags, files, replies, should_trigger"
+    task_keys = (
+        "id, description, prompt, messages, judge, checks, threshold, timeout_seconds, tier, tags, files, replies, "
+        "should_trigger"
+    )
     assert problems_of(path) == [
         "1:1  skil_id: unknown key 'skil_id'; allowed: skill_id, version, description, defaults, tasks "
         "(did you mean skill_id?)",
         "1:1  skill_id: is missing; this key is required",
-        '2:10  version: is the number 1.0; must be the text "1.0" (quote it: "1.0")',
+        '2:10  version: is the number 1.0; must be the text "1.0" or "1.1" (quote it: "1.0")',
         "4:5  tasks[0].prompt: is missing; this key is required",
         f"5:5  tasks[0].promt: unknown key 'promt'; allowed: {task_keys} (did you mean prompt?)",
         "6:19  tasks[0].judge.type: unknown judge 'contians'; allowed: contains, pytest, llm-rubric, benchmark, "
-        "regex, equals, json-schema "
+        "regex, equals, json-schema, length, python, command, files "
         "(did you mean contains?)",
         "7:9  tasks[1].id: duplicate id 'a', first on line 4; must be unique",
         "8:13  tasks[1].prompt: is blank; must hold some text",
@@ -59,10 +62,13 @@ tasks:
     [
         ('skill_id: ""\nversion: "1.0"\n', "1:11  skill_id: is empty; must hold some text"),
         ('skill_id: 7\nversion: "1.0"\n', '1:11  skill_id: is the number 7; must be text (quote it: "7")'),
-        ('skill_id: s\nversion: "2.0"\n', "2:10  version: is the text '2.0'; must be the text \"1.0\""),
+        (
+            'skill_id: s\nversion: "2.0"\n',
+            '2:10  version: is the text \'2.0\'; must be the text "1.0" or "1.1"',
+        ),
         (
             "skill_id: s\nversion: 1.10\n",
-            '2:10  version: is the number 1.10; must be the text "1.0" (quote it: "1.10")',
+            '2:10  version: is the number 1.10; must be the text "1.0" or "1.1" (quote it: "1.10")',
         ),
         ("skill_id: s\n", "1:1  version: is missing; this key is required"),
         ('skill_id: s\nversion: "1.0"\ndescription:\n', "3:13  description: is nothing; must be text"),
@@ -139,18 +145,18 @@ ID_RULE = (
         (
             {"judge": "{expected: [x]}"},
             "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema",
+            "regex, equals, json-schema, length, python, command, files",
         ),
         (
             {"judge": "{tpye: contains}"},
             "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema "
+            "regex, equals, json-schema, length, python, command, files "
             "(is 'tpye' meant as type?)",
         ),
         (
             {"judge": "{type: [a]}"},
             "6:17  tasks[0].judge.type: is a list; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema",
+            "regex, equals, json-schema, length, python, command, files",
         ),
         (
             {"judge": "{type: contains, expected: []}"},

@@ -218,6 +218,43 @@ def test_a_hundred_thousand_levels_give_one_complaint_and_no_crash(part: str) ->
     assert len(complaints(part * 100_000)) == 1
 
 
+def anchored(text: str) -> tuple[Any, list[str]]:
+    document = yaml_file.parse_anchored(text, "f")
+    said = [str(problem) for problem in document.problems(document.findings)]
+    return (document.root.value if document.root else None), said
+
+
+def test_other_tools_files_may_repeat_values_and_merge_mappings() -> None:
+    text = "a: &x {k: 1, l: 2}\nb: {l: 3, <<: *x}\nc: {<<: [*x, {l: 8, m: 9}], q: [*x]}\n"
+    value, said = anchored(text)
+    assert said == []
+    # The mapping's own key counts, then the first of the mappings that lend it.
+    assert (value["b"], value["c"]) == ({"l": 3, "k": 1}, {"q": [{"k": 1, "l": 2}], "k": 1, "l": 2, "m": 9})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: *none\n", "f:1:4  a: alias '*none' has no anchor before it"),
+        ("a: &x [1, *x]\n", "f:1:11  a[1]: alias '*x' stands inside the value that it repeats"),
+        ("a: {<<: 3}\n", "f:1:9  merge key << needs a mapping, or a list of mappings"),
+        ("a: &x 1\n*x : 2\n", "f:2:1  alias '*x' is not a key; keys must be text"),
+    ],
+)
+def test_what_no_anchor_can_mean_is_told_where(text: str, said: str) -> None:
+    assert said in anchored(text)[1]
+
+
+@pytest.mark.parametrize("times", [10, 1])
+def test_a_bomb_of_anchors_is_refused_before_it_goes_off(times: int) -> None:
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * times)}]\n" for n in range(1, 60)]
+    value, (said,) = anchored("a0: &a0 [" + "x, " * 10 + "]\n" + "".join(levels))
+    assert value is None
+    # 10 x 10 x 10 x 10 x 10 values are in a4; alone, each level lies deeper than the last.
+    assert said.startswith("f:5:" if times == 10 else "f:32:")
+    assert said.endswith("repeats too many values; at most 100,000 may be repeated in all, 32 levels deep")
+
+
 def test_aliases_are_never_expanded_so_a_bomb_does_not_go_off() -> None:
     levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 60)]
     said = complaints("l0: &l0 [x]\n" + "\n".join(levels))

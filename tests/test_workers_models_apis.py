@@ -24,7 +24,7 @@ from workers.models.model import (
     Request,
 )
 from workers.models.retries import status_error, with_retries
-from workers.store.messages import ModelSettings, Price
+from workers.store.messages import ModelSettings, Price, Task
 
 KEY = "sk-canary-0123456789"
 pytestmark = pytest.mark.xdist_group("vendors")  # loading their SDKs takes seconds: once, in one process
@@ -94,6 +94,25 @@ async def test_openai_is_sent_system_temperature_max_tokens_and_seed() -> None:
     sent = stand_in.asked[0].body
     assert [message["role"] for message in sent["messages"]] == ["system", "user"]
     assert (sent["temperature"], sent["max_tokens"], sent["seed"], sent["logit_bias"]) == (0.5, 77, 3, {})
+
+
+@BOTH
+async def test_a_conversation_is_sent_as_it_is_with_the_skill_before_the_users_first_message(
+    kind: str,
+) -> None:
+    said = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Now?")]
+    judge = {"type": "contains", "expected": ["x"]}
+    messages = [{"role": role, "content": content} for role, content in said]
+    task = Task.model_validate({"id": "a", "messages": messages, "judge": judge})
+    async with standing_in() as stand_in, asking(kind, stand_in, params={"system": "Be kind."}) as model:
+        await model.complete(Request(f"THE SKILL {task.prompt}", task=task))
+    sent = stand_in.asked[0].body
+    asked = [(message["role"], message["content"]) for message in sent["messages"]]
+    talk = [("user", "THE SKILL Hi"), *said[2:]]
+    if kind == "openai":
+        assert asked == [("system", "Be kind."), said[0], *talk]
+    else:
+        assert (sent["system"], asked) == ("Be kind.\n\nBe brief.", talk)
 
 
 @BOTH

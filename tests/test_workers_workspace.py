@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from judges.spec import Contains
-from workers.attempts.workspace import AttemptFolder
+from judges.judgment import LEFT_OUT
+from judges.spec import Contains, Files
+from workers.attempts.workspace import AttemptFolder, _names
 from workers.models import model
 from workers.store import bundles
 from workers.store.messages import Task
@@ -52,6 +53,28 @@ def test_pipes_links_devices_and_sparse_giants_stay_behind(workspace: AttemptFol
         file.truncate(1 << 40)
 
     assert kept(workspace, tmp_path / "unpacked") == {"answer.txt": b"42"}
+
+
+def test_a_judge_of_files_is_told_the_names_of_what_is_not_kept(tmp_path: Path) -> None:
+    """Whatever an agent does to hide a file, it is not taken to be absent; and no agent writes that list itself."""
+    judge = Files(type="files", absent=["secret"])
+    workspace = AttemptFolder(TASK.model_copy(update={"judge": judge}), None)
+    folder = workspace.folder
+    for number in range(600):
+        (folder / f"a{number:03}").write_text("")
+    (folder / "link").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe")
+    (folder / "empty").mkdir()
+    (folder / "zeros").write_bytes(b"0" * (9 << 20))
+    (folder / LEFT_OUT).write_text("nothing")
+    found = kept(workspace, tmp_path / "unpacked")
+    listed = found.pop(LEFT_OUT).decode().splitlines()
+    assert set(listed) == {"link", "pipe", "empty", "zeros", LEFT_OUT, *(f"a{n}" for n in range(500, 600))}
+    assert len(found) == 500
+    for number in range(10_000):
+        (folder / f"b{number}").mkdir()
+    assert _names(folder)[-1] == "…"
+    workspace.close()
 
 
 def test_what_is_locked_or_named_at_great_length_stays_behind(

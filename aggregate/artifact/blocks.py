@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from aggregate.artifact.model import MEASURES
+from aggregate.artifact.model import MEASURES, CheckResult
 from aggregate.artifact.sentences import listed
 from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
@@ -21,7 +22,8 @@ from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.rows import Measured
 from aggregate.records.run_info import BASELINE, CANDIDATE, RunInfo, TaskInfo
-from aggregate.text.formats import counted, plain
+from aggregate.text.formats import Cleaned, cleaned_rows, counted, plain
+from judges.judgment import SPARED
 
 
 def costs_block(
@@ -265,21 +267,52 @@ def _task(payloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def check_results(checks: pd.DataFrame, digits: int | None = None) -> Cleaned[CheckResult]:
+    """Each check of each task in each arm, in order of the task's id, then of the arm, then as the suite has them."""
+    key = ["task", "check", "arm"]
+    first = {name: (name, "first") for name in ("judge", "by", "required", "weight")}
+    found = checks.groupby(key, sort=False).agg(
+        **first,
+        n=("arm", "size"),
+        judged=("passed", "count"),
+        passes=("passed", "sum"),
+        scored=("score", "count"),
+        score=("score", "mean"),
+    )
+    found = found.reset_index().astype({"passes": int})
+    found = found.assign(task_id=found["task"], missing=found["n"] - found["scored"])
+    return cleaned_rows(
+        CheckResult, {one.name: values(found[one.name]) for one in fields(CheckResult)}, digits
+    )
+
+
+def spared(checks: pd.DataFrame) -> list[str]:
+    """How many checks were spared, whose scores are missing."""
+    spared = int((checks["details"] == SPARED).sum())
+    return (
+        [f"{counted(spared, 'check')} of {len(checks)} spared: no score there, nor of the whole"]
+        if spared
+        else []
+    )
+
+
 def panels_block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | None:
     """Judges by type or model with their cost; agreement and bias where attempts had several."""
     if judgments.empty:
         return None
     named = judgments.assign(name=judgments["judge_model"].fillna(judgments["judge"]))
-    panels = attempts[attempts["panel_size"] > 0]
+    sizes = attempts["panel_size"].to_numpy()
+    named = named.assign(unit=np.repeat(np.arange(len(sizes)), sizes))
+    if named["check"].notna().any():  # each check is judged by a panel of its own
+        named["unit"] = named.groupby(["unit", "check"], dropna=False, sort=False).ngroup()
+    sizes_of = named["unit"].value_counts().value_counts().sort_index()
     return {
         "judges": {str(name): _judge(part) for name, part in named.groupby("name", sort=True)},
-        "panel_sizes": {
-            str(size): int(count) for size, count in panels["panel_size"].value_counts().sort_index().items()
-        },
+        "panel_sizes": {str(size): int(count) for size, count in sizes_of.items()},
         "n_missing": int(judgments["score"].isna().sum()),
         "n_saw_cut_text": int(judgments["saw_cut_text"].sum()),
         "judge_cost": judgments["cost_usd"].sum(min_count=1),
-        "agreement": _agreement(_shared(named, attempts["panel_size"].to_numpy())),
+        "agreement": _agreement(named[named.groupby("unit")["name"].transform("size") >= 2]),
     }
 
 
@@ -293,15 +326,6 @@ def _judge(part: pd.DataFrame) -> dict[str, Any]:
         "input_tokens": part["input_tokens"].sum(min_count=1),
         "output_tokens": part["output_tokens"].sum(min_count=1),
     }
-
-
-def _shared(named: pd.DataFrame, sizes: np.ndarray[Any, Any]) -> pd.DataFrame:
-    """The judgments of attempts that several judges saw, with the number of their attempt as `unit`.
-
-    Judgments stand in the order of their attempts, so many for each as its panel has judges.
-    """
-    unit = np.repeat(np.arange(len(sizes)), sizes)
-    return named.assign(unit=unit)[np.repeat(sizes, sizes) >= 2]
 
 
 def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:

@@ -238,6 +238,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
             candidate_results, baseline_results, view.level, changes
         ),
         "baseline_results": baseline_results,
+        "checks": blocks.check_results(_of(frames.checks, view.arms), DIGITS),
         "warnings": [
             *(sentences.words([_with_tasks(weak, view)]) for weak in gate.warnings),
             *_warnings(view),
@@ -401,6 +402,7 @@ def _warnings(view: _Candidate) -> list[str]:
     warnings += _uneven(view)
     warnings += _answered_by_others(view)
     warnings += blocks.never_loaded(view.loads, {view.arm: "the candidate", BASELINE: "the baseline"})
+    warnings += blocks.spared(_of(view.frames.checks, view.arms))
     warnings += comparison.too_many(view.frames.tasks).values()
     for arm, block in view.consistency.items():
         flaky = blocks.flaky_words(block, _SHOWN_FLAKY)

@@ -440,6 +440,24 @@ class TaskChange:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckResult:
+    """How often one check of a task passed in an arm, over all models; `missing` counts judgments without a score."""
+
+    task_id: str
+    check: str
+    arm: str
+    judge: str
+    by: Literal["program", "model"]
+    required: bool
+    weight: Number
+    n: int
+    judged: int
+    passes: int
+    missing: int
+    score: Number | None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskResult:
     """How a task ended in an arm, with one model."""
 
@@ -674,6 +692,7 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     changes: list[TaskChange] = []
     candidate_results: list[CandidateResult] = []
     baseline_results: list[TaskResult] = []
+    checks: list[CheckResult] = []
     p_value_adjusted: Number | None = None
     comparisons: int = 1
     baseline: Baseline

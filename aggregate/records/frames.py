@@ -44,6 +44,7 @@ TASKS: dict[str, Column] = {
         "float", "the first attempt, of merged runs their mean; missing when it was not judged", "first.mean"
     ),
     "pass_rate": Column("float", "`passes` / `n_judged`", "passed.mean"),
+    "program_pass_rate": Column("float", "mean", "program_passed.mean"),
     "score": Column("float", "mean", "score.mean"),
     "impl_rate": Column("float", "mean", "impl_rate.mean"),
     "median_impl_rate": Column("float", "median", "impl_rate.median"),
@@ -69,6 +70,7 @@ class Frames:
     judgments: pd.DataFrame
     criteria: pd.DataFrame
     tasks: pd.DataFrame
+    checks: pd.DataFrame
     measured: tuple[rows.Measured, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -87,11 +89,26 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
         criteria, bad_criteria = _below(
             attempts, [each.criteria for each in by_attempt], rows.CRITERION_ROW, rows.CRITERIA
         )
+        checks, bad_checks = _below(
+            attempts, [each.checks for each in by_attempt], rows.CHECK_ROW, rows.CHECKS
+        )
+        _keep_programs_apart(attempts, judgments, checks)
         measured = tuple(rows.measured(by_attempt, values(attempts["judge"])))
         del by_attempt  # or they would be searched at once
-    if bad := bad + bad_judgments + bad_criteria:
+    if bad := bad + bad_judgments + bad_criteria + bad_checks:
         warnings.append(f"{bad} numbers out of range were treated as missing")
-    return Frames(attempts, judgments, criteria, task_frame(attempts), measured, tuple(warnings))
+    return Frames(attempts, judgments, criteria, task_frame(attempts), checks, measured, tuple(warnings))
+
+
+def _keep_programs_apart(attempts: pd.DataFrame, judgments: pd.DataFrame, checks: pd.DataFrame) -> None:
+    """What programs alone say: a time-out has failed by them too; missing in runs where only one kind judges."""
+    by_model = (checks["by"] == "model").any() or judgments["judge"].str.contains("llm-rubric").any()
+    by_program = set(attempts.loc[attempts["program_passed"].notna(), "task"])
+    if not by_model or not by_program:
+        attempts["program_passed"] = np.nan
+    else:
+        late = (attempts["outcome"] == "timeout") & attempts["task"].isin(by_program)
+        attempts.loc[late, "program_passed"] = 0.0
 
 
 def task_frame(attempts: pd.DataFrame) -> pd.DataFrame:

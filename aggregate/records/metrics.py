@@ -114,6 +114,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("pass_rate", _rate("passed"), "rate"),
     Metric("first_attempt_rate", _rate("first_passed"), "rate"),
     Metric("attempt_pass_rate", _rate("pass_rate"), "rate", compared="pass_rate"),
+    Metric("program_pass_rate", _rate("program_pass_rate"), "rate"),
     *_describe("score", compared="score"),
     *_describe("impl_rate"),
     Metric("cop", _cop, "usd", cost=True),

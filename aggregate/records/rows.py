@@ -6,6 +6,7 @@ a field of the record, add its line; one that is computed also gets its value in
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from judges.judgment import (
     Snapshot,
     Tests,
     ranges,
+    weighted_mean,
 )
 
 DETAIL_CHARACTERS = 500
@@ -68,12 +70,17 @@ _KEYS = {
 KEY = tuple(_KEYS)[:5]
 ATTEMPTS: dict[str, Column] = {
     **_KEYS,
-    "judge": Column("str", "the judge's type"),
+    "judge": Column("str", "the judge's type, `checks` for a task with several"),
     "outcome": Column("str", "`passed`, `failed`, `timeout`, `error` or `skipped`"),
     "judged": Column("bool", "whether it passed, failed or timed out"),
     "passed": Column("float", "1 or 0; missing when not judged"),
     "score": Column("float", "consensus of the judges, 0 to 1", limits=SCORE),
     "impl_rate": Column("float", "consensus, points achieved of points possible"),
+    "program_passed": Column(
+        "float",
+        "1 or 0: passed by the required checks that ask no model; only in runs that have both kinds",
+        limits=SCORE,
+    ),
     "panel_size": Column("int", "how many judges there were"),
     "panel_missing": Column("int", "how many of them gave no score"),
     "cost_usd": Column("float", "what the model's calls cost", "completion.cost_usd"),
@@ -111,6 +118,7 @@ ATTEMPTS: dict[str, Column] = {
 JUDGMENTS: dict[str, Column] = {
     **_KEYS,
     "member": Column("int", "1 for a single judge, 1 … for a panel"),
+    "check": Column("str", "name of the check, of a task with several"),
     "judge": Column("str", "the judge's type", "judgment.judge"),
     "judge_model": Column("str", "the model that judged", "judgment.judge_model"),
     "passed": Column("float", "1 or 0; missing when no judgment was made"),
@@ -130,11 +138,25 @@ JUDGMENTS: dict[str, Column] = {
 CRITERIA: dict[str, Column] = {
     **_KEYS,
     "member": Column("int", "1 for a single judge, 1 … for a panel"),
+    "check": Column("str", "name of the check, of a task with several"),
     "judge": Column("str", "the judge's type"),
     "judge_model": Column("str", "the model that judged"),
     "criterion": Column("str", "the requirement's name", "criterion.name"),
     "achieved": Column("float", "points that it was given", "criterion.achieved"),
     "max_points": Column("float", "the most that it can be given", "criterion.max_points"),
+}
+
+# Of tasks with several checks: what each said, a panel with one voice.
+CHECKS: dict[str, Column] = {
+    **_KEYS,
+    "check": Column("str", "name of the check"),
+    "judge": Column("str", "what judged"),
+    "by": Column("str", "`program` or `model`"),
+    "required": Column("bool", "whether a pass needs it"),
+    "weight": Column("float", "its part of the score"),
+    "passed": Column("float", "1 or 0; missing when no judgment was made, or it was spared"),
+    "score": Column("float", "0 to 1", limits=SCORE),
+    "details": Column("str", f"what the check says, up to {DETAIL_CHARACTERS} characters"),
 }
 
 
@@ -163,10 +185,13 @@ _CRITERION = itemgetter(*_fields(CRITERIA, "criterion").values())
 # How rows hold their columns, which is not the order in which tables show them.
 ATTEMPT_ROW = [name for part in ("", "record", "completion") for name in _fields(ATTEMPTS, part)]
 JUDGMENT_ROW = [name for part in ("", "judgment") for name in _fields(_OWN, part)]
-CRITERION_ROW = ["member", "judge", "judge_model", *_fields(CRITERIA, "criterion")]
+CRITERION_ROW = ["member", "check", "judge", "judge_model", *_fields(CRITERIA, "criterion")]
+CHECK_ROW = [name for name in CHECKS if name not in _KEYS]
 _OUTCOME, _COST, _TURNS, _STARTED, _WORKER, _CACHED = map(
     ATTEMPT_ROW.index, ("outcome", "cost_usd", "turns", "started_at", "worker", "cached")
 )
+
+_BY, _REQUIRED, _PASSED = map(CHECK_ROW.index, ("by", "required", "passed"))
 
 # A judged outcome wins over one that was not, when an attempt has two records.
 _RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
@@ -197,6 +222,7 @@ class RecordRows(NamedTuple):
     judgments: list[Row]
     criteria: list[Row]
     measured: Measured | None
+    checks: list[Row]
 
 
 def collect(
@@ -256,9 +282,11 @@ def measured(attempts: Iterable[RecordRows], judges: Iterable[str | None]) -> It
 
     `judges` are those of each attempt's task: a time-out has no judgment to name its judge.
     """
+    attempts = list(attempts)
+    timed = {rows.key[0] for rows in attempts if rows.measured is not None}
     for rows, judge in zip(attempts, judges, strict=True):
         row = rows.attempt
-        if row[_OUTCOME] == "timeout" and (rows.measured is not None or judge == "benchmark"):
+        if row[_OUTCOME] == "timeout" and (rows.key[0] in timed or judge == "benchmark"):
             key, cost, turns = rows.key[:4], row[_COST], row[_TURNS]
             yield Measured(*key, False, (), None, None, cost, turns, timed_out=True)
         elif rows.measured is not None:
@@ -270,7 +298,10 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     outcome, judgments, completion = facts["outcome"], facts["judgments"], facts["completion"]
     score, details, error, tags = facts["score"], facts["details"], facts["error"], facts["tags"]
     first: Judgment | None = judgments[0] if judgments else None
-    if first is not None and len(judgments) == 1 and not first.panel and not first.criteria:
+    checks: list[Row] = []
+    if first is not None and first.check is not None:
+        judges, criteria, together, checks = _several(judgments)
+    elif first is not None and len(judgments) == 1 and not first.panel and not first.criteria:
         judges, criteria, together = _single_judge(first)
     else:
         # A panel's members instead of their consensus.
@@ -284,9 +315,10 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
         "model": key[1],
         "run_id": key[4],
         "tier": facts["tier"] or (task.tier if task else None),
-        "judge": first.judge if first else (task.judge if task else None),
+        "judge": first.kind if first else (task.judge if task else None),
         "judged": judged,
         "passed": float(outcome == "passed") if judged else None,
+        "program_passed": _program_passed(first, checks, outcome) if judged else None,
         "score": (score if score is not None else together["score"]) if judged else None,
         "impl_rate": together["impl_rate"] if judged else None,
         "panel_size": len(judges),
@@ -297,15 +329,64 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
         "missed": together["missed"] if judged else (),
     }
     completed = _NO_COMPLETION if completion is None else _COMPLETION(vars(completion))
-    timed = facts["benchmarks"] or (first is not None and (first.judge == "benchmark" or first.benchmarks))
+    timed = facts["benchmarks"] or any(one.judge == "benchmark" or one.benchmarks for one in judgments)
     measured = _measured(record, first, key[1]) if judged and timed else None
-    return RecordRows(key, (*_ATTEMPT(computed), *completed), judges, criteria, measured)
+    return RecordRows(key, (*_ATTEMPT(computed), *completed), judges, criteria, measured, checks)
 
 
-def _judgment(member: int, facts: dict[str, Any], rate: float | None) -> Row:
+def _program_passed(first: Judgment | None, checks: list[Row], outcome: str) -> float | None:
+    """Whether it passed by what asks no model and is required; None where nothing of that kind is known."""
+    if not checks:
+        return None if first is None or first.by_model else float(outcome == "passed")
+    ours = [row[_PASSED] for row in checks if row[_BY] == "program" and row[_REQUIRED]]
+    return None if not ours or None in ours else float(all(ours))
+
+
+def _several(judgments: Iterable[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any], list[Row]]:
+    """The rows of a task with several checks: the score is the mean of the checks' medians by their weights."""
+    by_check: dict[str, list[Judgment]] = {}
+    for one in judgments:
+        by_check.setdefault(one.check or one.judge, []).append(one)
+    judges, criteria, checks, parts = list[Row](), list[Row](), list[Row](), []
+    for name, said in by_check.items():
+        first = said[0]
+        if len(said) == 1 and not first.panel and not first.criteria:
+            rows, points, part = _single_judge(first, name)
+        else:
+            rows, points, part = _judges([judge for one in said for judge in one.panel or (one,)], name)
+        judges += rows
+        criteria += points
+        by = "model" if first.by_model else "program"
+        passed = None if any(one.passed is None for one in said) else float(all(one.passed for one in said))
+        details = first.details[:DETAIL_CHARACTERS] or None
+        checks.append((name, first.judge, by, first.required, first.weight, passed, part["score"], details))
+        if not part["has_concepts"] and passed is not None:
+            part["matched" if passed else "missed"] = (name,)
+        parts.append((first.weight, part))
+    sums = ("judge_cost_usd", "judge_input_tokens", "judge_output_tokens")
+    together = {
+        **{name: _total(part[name] for _, part in parts) for name in sums},
+        **{name: _mean([(part[name], weight) for weight, part in parts]) for name in ("score", "impl_rate")},
+        **{
+            name: tuple(sorted({item for _, part in parts for item in part[name]}))
+            for name in ("matched", "missed")
+        },
+        "panel_missing": sum(part["panel_missing"] for _, part in parts),
+        "has_concepts": True,
+    }
+    return judges, criteria, together, checks
+
+
+def _mean(values: list[tuple[float | None, float]]) -> float | None:
+    known = [(None if value is None or math.isnan(value) else value, weight) for value, weight in values]
+    return weighted_mean(known)
+
+
+def _judgment(member: int, facts: dict[str, Any], rate: float | None, check: str | None = None) -> Row:
     passed, details, error = facts["passed"], facts["details"], facts["error"]
     computed = {
         "member": member,
+        "check": check,
         "passed": None if passed is None else float(passed),
         "judge_impl_rate": rate,
         "n_matched": len(facts["matched"]),
@@ -316,14 +397,14 @@ def _judgment(member: int, facts: dict[str, Any], rate: float | None) -> Row:
     return (*_COMPUTED_OF_JUDGE(computed), *_JUDGMENT(facts))
 
 
-def _judges(judges: list[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any]]:
+def _judges(judges: list[Judgment], check: str | None = None) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """A row for each judge of an attempt, one for each criterion, and what the judges say together."""
     scores = [judge.score for judge in judges]
     rates = list(map(_impl_rate, judges))
     judgments, criteria = [], []
     for member, (judge, rate) in enumerate(zip(judges, rates, strict=True), start=1):
-        judgments.append(_judgment(member, vars(judge), rate))
-        by = (member, judge.judge, judge.judge_model)
+        judgments.append(_judgment(member, vars(judge), rate, check))
+        by = (member, check, judge.judge, judge.judge_model)
         criteria += [by + _CRITERION(vars(criterion)) for criterion in judge.criteria]
     together = {
         "score": consensus(map(_unit, scores)),
@@ -339,7 +420,7 @@ def _judges(judges: list[Judgment]) -> tuple[list[Row], list[Row], dict[str, Any
     return judgments, criteria, together
 
 
-def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]]:
+def _single_judge(judge: Judgment, check: str | None = None) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
     facts = vars(judge)
     score, matched = facts["score"], facts["matched"]
@@ -355,7 +436,7 @@ def _single_judge(judge: Judgment) -> tuple[list[Row], list[Row], dict[str, Any]
         "missed": tuple(facts["missed"]),
         "has_concepts": bool(matched or facts["missed"]),
     }
-    return [_judgment(1, facts, rate)], [], together
+    return [_judgment(1, facts, rate, check)], [], together
 
 
 def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured:

@@ -183,7 +183,7 @@ class Observer:
             self.run_ids.add(run_id)
         if started and (self.started is None or started < self.started):
             self.started = started
-        judge = judgments[0].judge if judgments else None
+        judge = judgments[0].kind if judgments else None
         self.tasks.setdefault(task, set()).add((tier, tags, judge, should_trigger))
 
 

@@ -47,13 +47,14 @@ def summary(info: RunInfo, frames: Frames) -> dict[str, Any]:
 
 
 def write_exports(info: RunInfo, frames: Frames, folder: Path) -> list[Path]:
-    """Write summary.json, attempts.csv, judgments.csv, criteria.csv and tasks.csv."""
+    """Write summary.json, attempts.csv, judgments.csv, criteria.csv, tasks.csv and, where there are any, checks.csv."""
     joined = {name: frames.attempts[name].map(";".join) for name in ("matched", "missed")}
     tables = {
         "attempts": frames.attempts.assign(**joined),
         "judgments": frames.judgments,
         "criteria": frames.criteria,
         "tasks": frames.tasks,
+        **({"checks": frames.checks} if len(frames.checks) else {}),
     }
     written = [write_json(summary(info, frames), folder / "summary.json")]
     return written + [write_text(csv_text(table), folder / f"{name}.csv") for name, table in tables.items()]

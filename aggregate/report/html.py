@@ -28,6 +28,7 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
 from aggregate.report.result_tables import (
     CANDIDATES,
+    CHECK_COLUMNS,
     GROUP_COLUMNS,
     Material,
     TaskText,
@@ -65,7 +66,7 @@ def report(artifacts: list[Artifact], index: str, blocks: list[str], *, frames: 
     return template.generate(
         views=[view(artifact) for artifact in artifacts],
         shared=list(shared(artifacts)),
-        columns=(CANDIDATES, GROUP_COLUMNS),
+        columns=(CANDIDATES, GROUP_COLUMNS, CHECK_COLUMNS),
         policy="; ".join(policy),
         script=Markup(script),
         style=Markup(style),
@@ -181,9 +182,10 @@ def attempt_entry(record: AttemptRecord) -> str:
 
 def task_entry(task: TaskText) -> str:
     """As JSON, what a task asked, and its judge's settings: each a text, or a list of texts."""
+    told = {**task.judge, **({"checks": list(task.checks)} if task.checks else {})}
     settings = {
         name: [_as_text(one) for one in value] if isinstance(value, list) else _as_text(value)
-        for name, value in task.judge.items()
+        for name, value in told.items()
         if value not in (None, [], {}, "")
     }
     return dumps({"prompt": task.prompt, "description": task.description, "judge": settings})

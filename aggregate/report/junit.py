@@ -1,4 +1,4 @@
-"""A run as JUnit XML: the answer as a case that follows the gate, then one test suite an arm, one case a task.
+"""A run as JUnit XML: the answer as a case that follows the gate, then one test suite an arm, one case a task or check.
 
 A candidate's case fails when its task did, and is an error when no attempt was judged. The baseline's only tell how
 it went: what fails without the skill is no failure of the change that a CI looks at.
@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from aggregate.artifact.answer import answer_of
-from aggregate.artifact.model import Artifact, TaskResult
+from aggregate.artifact.model import Artifact, CheckResult, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE
 from aggregate.report.result_tables import Material, line_text
@@ -54,6 +54,8 @@ def _suite(artifact: Artifact, arm: str, results: Sequence[TaskResult]) -> Eleme
     for result in results:
         name = result.task_id + (f" [{models[result.model]}]" if result.model in models else "")
         suite.append(_case(f"{skill}.{arm}", name, result, fails=arm != BASELINE))
+    for check in (one for one in artifact.checks if one.arm == arm):
+        suite.append(_check(f"{skill}.{arm}.{check.task_id}", check, fails=arm != BASELINE))
     _add_counts(suite, sum(result.duration_ms or 0 for result in results))
     return suite
 
@@ -88,6 +90,19 @@ def _case(group: str, name: str, result: TaskResult, *, fails: bool) -> ElementT
         _add(case, "failure", problem, result.outcome or "", f"{passes}\n{problem}")
     elif result.passed is None or result.passes < result.judged:
         ElementTree.SubElement(case, "system-out").text = f"{passes}\n{problem}"[:_DETAILS]
+    return case
+
+
+def _check(group: str, check: CheckResult, *, fails: bool) -> ElementTree.Element:
+    """One check of a task: it fails where it is required and no attempt passed it."""
+    case = ElementTree.Element("testcase", classname=group, name=check.check, time=_seconds(0))
+    said = (
+        f"{check.passes} of {check.judged} judgments passed, {check.missing} without a score; by {check.by}"
+    )
+    if fails and check.required and check.judged and not check.passes:
+        _add(case, "failure", said, check.judge, said)
+    else:
+        ElementTree.SubElement(case, "system-out").text = said
     return case
 
 

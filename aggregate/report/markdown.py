@@ -11,11 +11,13 @@ from aggregate.artifact.model import Artifact, RunCost, TaskResult
 from aggregate.records.run_info import BASELINE
 from aggregate.report.result_tables import (
     CANDIDATES,
+    CHECK_COLUMNS,
     GROUP_COLUMNS,
     Material,
     Unit,
     between,
     candidate_row,
+    checks,
     consistency,
     efficiency,
     groups,
@@ -71,7 +73,7 @@ def _one(artifact: Artifact, head: str) -> Iterable[str]:
         yield f"- **next:** {said}"
     yield ""
     if artifact.was_run:
-        yield from (*_moved(artifact), *_groups(artifact), *_causes(artifact))
+        yield from (*_moved(artifact), *_groups(artifact), *_checks(artifact), *_causes(artifact))
         tables = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
         yield from (*_folded("All numbers", tables), *_tasks(artifact))
     yield from (*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", "")
@@ -144,6 +146,15 @@ def _groups(artifact: Artifact) -> Iterable[str]:
         lines += ["", f"| by {heading} | {' | '.join(GROUP_COLUMNS)} |", "|---" + "|---:" * 6 + "|"]
         lines += [f"| {code(row[0])} | {' | '.join(row[1:])} |" for row in rows]
     return _folded("By tier and model", lines) if lines else ()
+
+
+def _checks(artifact: Artifact) -> Iterable[str]:
+    rows = checks(artifact)
+    lines = [f"| {' | '.join(CHECK_COLUMNS)} |", "|---|---|---" + "|---:" * 3 + "|"]
+    lines += [f"| {code(row[0])} | {code(row[1])} | {' | '.join(row[2:])} |" for row in rows[:SHOWN_TASKS]]
+    if len(rows) > SHOWN_TASKS:
+        lines.append(f"| … and {len(rows) - SHOWN_TASKS} more | | | | | |")
+    return _folded("By check", lines) if rows else ()
 
 
 def _causes(artifact: Artifact) -> Iterable[str]:

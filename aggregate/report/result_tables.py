@@ -21,6 +21,7 @@ from aggregate.artifact.model import (
     Bounds,
     CandidateResult,
     CauseCode,
+    CheckResult,
     CommonError,
     CostRatio,
     GroupNumbers,
@@ -57,6 +58,7 @@ _SAID = 160
 _LISTED = 20
 _LISTED_FLAKY = 10
 _GROUPS = 40
+_MOST_CHECKS = 500
 
 
 class TaskText(BaseModel):
@@ -69,6 +71,7 @@ class TaskText(BaseModel):
     prompt: str = ""
     tags: tuple[str, ...] = ()
     judge: dict[str, Any] = {}
+    checks: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class TableRow:
 ROWS: tuple[TableRow, ...] = (
     TableRow("Tasks passed", "pass_rate", rate, "delta"),
     TableRow("Attempts passed", "attempt_pass_rate", rate, "attempt_delta"),
+    TableRow("Passed by programs alone", "program_pass_rate", rate),
     TableRow("Mean score", "mean_score", number, "score_delta", signed),
     TableRow("Points achieved", "mean_impl_rate", rate, "impl_rate_delta"),
     TableRow("Cost per task", "mean_cost_per_task", usd),
@@ -267,6 +271,7 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "level": level_text(answer.figure("ranges", "level") or 0.95),
         "moved": moved(artifact),
         "groups": groups(artifact),
+        "checks": checks(artifact)[:_MOST_CHECKS],
         "metrics": metrics(artifact),
         "efficiency": efficiency(artifact),
         "pass_curves": charts.pass_curves(artifact),
@@ -375,6 +380,30 @@ def _group(name: str, group: GroupNumbers, artifact: Artifact, both: Sequence[Pa
         " → ".join(str(arm.n_timeouts) for arm in run),
         " → ".join(shown(arm.mean_cost_per_attempt, usd) for arm in run),
     )
+
+
+CHECK_COLUMNS = ("Task", "Check", "Judged by", "Baseline", "Candidate", "Missing")
+
+
+def checks(artifact: Artifact) -> list[tuple[str, ...]]:
+    """Each check of tasks with several: who judges, how often it passed in both arms, how many scores are missing."""
+    found: dict[tuple[str, str], dict[str, CheckResult]] = {}
+    for one in artifact.checks:
+        found.setdefault((one.task_id, one.check), {})[one.arm] = one
+    return [
+        (
+            plain(task, _NAME),
+            plain(check, _NAME)
+            + ("" if (any_one := next(iter(arms.values()))).required else " (not required)"),
+            any_one.by,
+            *(
+                rate(arms[arm].passes / arms[arm].judged) if arm in arms and arms[arm].judged else MISSING
+                for arm in (BASELINE, artifact.arm)
+            ),
+            str(sum(one.missing for one in arms.values())),
+        )
+        for (task, check), arms in found.items()
+    ]
 
 
 def _facts(artifact: Artifact) -> list[tuple[str, str]]:

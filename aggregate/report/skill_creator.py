@@ -136,6 +136,9 @@ def _expectations(record: AttemptRecord) -> list[dict[str, Any]]:
 
 
 def _pieces(judgment: Judgment) -> Iterable[dict[str, Any]]:
+    if judgment.check is not None:
+        yield {"text": judgment.check, "passed": judgment.passed is True, "evidence": judgment.details}
+        return
     for passed, texts in ((True, judgment.matched), (False, judgment.missed)):
         for text in texts:
             found = "found in the output" if passed else "not found in the output"

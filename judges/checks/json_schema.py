@@ -23,13 +23,13 @@ def judged(schema: safe_schemas.Schema, text: str) -> Judgment:
         value = strict_json(unfenced(text))
         look_at_clock()
         if _deeper(value, MAX_DEPTH):
-            return _failed(f"cannot be checked: nested more than {MAX_DEPTH} deep")
+            return _failed(f"cannot be checked: nested more than {MAX_DEPTH} deep", broke_off=True)
         wrong = safe_schemas.wrong_value(schema, value, MAX_COMPLAINTS)
     except NotJson as problem:
-        return _failed(str(problem))
+        return _failed(str(problem), broke_off=str(problem).startswith("not usable"))
     except (RecursionError, OverflowError) as problem:
         why = "nested too deeply" if isinstance(problem, RecursionError) else "a number is too large"
-        return _failed(f"cannot be checked: {why}")
+        return _failed(f"cannot be checked: {why}", broke_off=True)
     details = "; ".join(f"{_pointer(path)}: {message[:200]}" for path, message in wrong)
     return yes_or_no("json-schema", not wrong, details or "satisfies the schema")
 
@@ -43,8 +43,8 @@ def _deeper(value: Any, most: int) -> bool:
     return bool(level)
 
 
-def _failed(why: str) -> Judgment:
-    return yes_or_no("json-schema", False, why)
+def _failed(why: str, *, broke_off: bool = False) -> Judgment:
+    return yes_or_no("json-schema", False, why, broke_off=broke_off)
 
 
 def unfenced(text: str) -> str:

@@ -103,6 +103,7 @@ def judgment(report: Report, *, died: str | None, last_words: str = "") -> Judgm
         score=0.0 if broke_off else tests.passed / collected,
         details=("; ".join(complaints) or f"all {collected} tests passed")[:MAX_DETAILS_CHARACTERS],
         tests=tests,
+        broke_off=broke_off,
     )
 
 

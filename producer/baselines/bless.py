@@ -1,7 +1,8 @@
 """Bless a run: keep its candidate's records in one file, to be the baseline of later runs without being run again.
 
-The blessed skill may be gone, so a task that has changed since cannot be run with it: such a task is left out of
-the comparison, in both arms, with a warning at its place. Other models, judges or settings are refused.
+The blessed skill may be gone, so a task that asks something else since cannot be run with it: such a task is left out
+of the comparison, in both arms, with a warning at its place. Where only its judging has changed, its answers are judged
+anew. Other models, judges' models or settings are refused.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from judges.errors import UpliftError
 from judges.safe_text import broken_fields
-from judges.spec import Rubric
 from producer.baselines import fingerprints
 from producer.baselines.fingerprints import Grounds, digest, served
 from producer.plan import Plan, PlannedArm
 from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places
 from producer.suites import suite
-from workers.models.choose import agent_version
+from workers.attempts.workspace import reads_files
+from workers.models.choose import agent_version, is_simulated
 
 if TYPE_CHECKING:
     _Record = AttemptRecord
@@ -92,6 +93,7 @@ def bless(artifact: Artifact, places: Places) -> tuple[Blessed, list[str]]:
         )
     complete = _complete(places, artifact)
     covered = {task: noted.tasks[task] for task in complete if task in noted.tasks}
+    asked = {task: question for task, question in noted.questions.items() if task in covered}
     records = [record for task in sorted(covered) for record in complete[task]]
     if not records:
         raise NotBlessed(f"run {run_id} has no task whose attempts were all judged; nothing to bless")
@@ -103,7 +105,7 @@ def bless(artifact: Artifact, places: Places) -> tuple[Blessed, list[str]]:
         skill=noted.skills.get(arm),
         models=tuple(artifact.models),
         pass_k=artifact.pass_k,
-        grounds=noted.model_copy(update={"tasks": covered, "skills": {}}),
+        grounds=noted.model_copy(update={"tasks": covered, "questions": asked, "skills": {}}),
         records=tuple(records),
     )
     left_out = sorted({row.task_id for row in artifact.candidate_results} - set(covered))
@@ -194,7 +196,7 @@ def _other_conditions(plan: Plan, now: Grounds, blessed: Blessed) -> Iterator[st
             yield f" has no attempts of {model}; it was blessed with {', '.join(blessed.models)}"
     if options.pass_k > blessed.pass_k:
         yield f" has {blessed.pass_k} attempts a task; --pass-k {options.pass_k} needs a baseline with as many"
-    judged = any(isinstance(task.judge, Rubric) for task in plan.suite.tasks)
+    judged = any(task.rubrics for task in plan.suite.tasks)
     if judged and now.judge_model != then.judge_model:
         yield f" was judged by {_name(then.judge_model)}, not by {_name(now.judge_model)}"
     if now.skill_mode != then.skill_mode:
@@ -212,8 +214,15 @@ def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator
         wanted = {(task, model, number) for model in plan.options.models for number in numbers}
         if then is None or not wanted <= judged:
             yield task, f"not in {path}; left out of the comparison"
-        elif then != content:
+        elif then != content and not _asks_the_same(plan, now, blessed, task):
             yield task, f"changed since {path} was blessed; left out of the comparison"
+
+
+def _asks_the_same(plan: Plan, now: Grounds, blessed: Blessed, task_id: str) -> bool:
+    """Whether only the judging of a task has changed, and its blessed answers can be judged anew."""
+    (task,) = (task for task in plan.suite.tasks if task.id == task_id)
+    same = now.questions[task_id] == blessed.grounds.questions.get(task_id)
+    return same and not reads_files(task) and not any(map(is_simulated, plan.options.models))
 
 
 def _versions(plan: Plan, blessed: Blessed) -> Iterator[str]:

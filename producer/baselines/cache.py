@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +20,24 @@ from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from aggregate.text.files import make_folder, write_text
 from judges.errors import UpliftError
+from producer.baselines import fingerprints
 from producer.baselines.bless import Blessed, baseline_records
-from producer.baselines.fingerprints import FORMAT_VERSION, baseline_key, fixture_digests, key, served
+from producer.baselines.fingerprints import (
+    FORMAT_VERSION,
+    baseline_key,
+    fixture_digests,
+    key,
+    paid_before,
+    served,
+)
 from producer.plan import Plan
-from workers.models.choose import agent_version
+from workers.attempts.workspace import reads_files
+from workers.models.choose import agent_version, is_simulated
 
 MAX_AGE_SECONDS = 7 * 24 * 60 * 60
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 _COMPARISONS = "comparisons"
+_ANSWERS = "answers"
 
 
 class UnusableCache(UpliftError):
@@ -58,13 +69,24 @@ class BaselineCache:
             return None
         return entry.record.model_copy(update={"cached": True})
 
-    def put(self, key: str, record: AttemptRecord, now: float) -> bool:
-        """Keep a record and say whether it was kept: errors and cached ones never are, nor on a full disk."""
+    def answer(self, key: str, now: float) -> AttemptRecord | None:
+        """The record of the latest attempt with this answer's key, however it was judged."""
+        with suppress(OSError, ValueError):
+            return self.get(files.read(self._folder / _ANSWERS / key, 200).decode(), now)
+        return None
+
+    def put(self, key: str, record: AttemptRecord, now: float, answer: str | None = None) -> bool:
+        """Keep a record and say whether it was kept: errors and cached ones never are, nor on a full disk.
+
+        `answer` is the key by which it is found when only its judging has changed.
+        """
         if not record.judged or record.cached:
             return False
         try:
             entry = _Entry(format=FORMAT_VERSION, key=key, created=now, record=record)
             write_text(entry.model_dump_json(), self._place(key))
+            if answer is not None:
+                write_text(key, self._folder / _ANSWERS / answer)
         except (OSError, ValueError):
             return False
         return True
@@ -107,6 +129,7 @@ def _noted(path: Path) -> float:
 class Reuse:
     """Records to take over, by attempt index, and the cache keys of all baseline attempts.
 
+    `answers` are only to be judged again, and `answer_keys` find those of this run later.
     `comparisons` counts this candidate and the earlier ones that were compared with the same cached baseline.
     `told` says what the records are, after their number.
     """
@@ -114,6 +137,8 @@ class Reuse:
     folder: Path | None = None
     cached: dict[int, AttemptRecord] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
+    answers: dict[int, AttemptRecord] = field(default_factory=dict)
+    answer_keys: dict[int, str] = field(default_factory=dict)
     comparisons: int = 1
     told: str = "baseline attempts come from the cache"
 
@@ -130,30 +155,43 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
         return Reuse()
     cache = BaselineCache(folder)
     grid, arm = plan.grid, plan.arms.index(baseline)
-    fixtures = fixture_digests(plan.whole_suite, plan.suite.folder)
+    fixtures, given = (
+        fixture_digests(plan.whole_suite, plan.suite.folder, judged=judged) for judged in (True, False)
+    )
     versions = {model: agent_version(model) for model in plan.options.models}
-    cached, keys = {}, {}
+    cached, keys, answers, answer_keys = {}, {}, {}, {}
     for index in range(arm, grid.attempts, grid.arms):
         cell = grid.cell(index)
         task, model = plan.suite.tasks[cell.task], plan.options.models[cell.model]
-        keys[index] = key(
+        key_of = partial(
+            key,
             skill=baseline.bundle.digest if baseline.bundle else None,
             task=task,
-            fixtures=fixtures[task.id],
             model=model,
             settings=plan.options.settings,
             judge_model=plan.options.judge_model,
             skill_mode=plan.options.skill_mode,
             agent_version=versions[model],
             attempt=cell.number,
+            spare=plan.options.spare_checks,
         )
+        keys[index] = key_of(fixtures=fixtures[task.id])
         record = cache.get(keys[index], now)
+        if record is None and not is_simulated(model):
+            answer_keys[index] = key_of(fixtures=given[task.id], judged=False)
+            record = cache.answer(answer_keys[index], now)
+            if record is not None and record.outcome != "timeout":
+                if record.completion is not None and not (record.workspace and reads_files(task)):
+                    answers[index] = paid_before(record)
+                continue
         if record is not None:
             cached[index] = served(record, run_id=plan.run_id, task=task)
     return Reuse(
         folder=folder.resolve(),
         cached=cached,
         keys=keys,
+        answers=answers,
+        answer_keys=answer_keys,
         comparisons=1 if only_look else _comparisons(plan, cache, keys, now),
     )
 
@@ -164,7 +202,15 @@ def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Re
     if folder is not None and not only_look:
         comparisons = _comparisons(plan, BaselineCache(folder), {0: blessed.digest}, now)
     told = f"baseline attempts come from run {blessed.run_id}, which was blessed"
-    return Reuse(cached=baseline_records(plan, blessed), comparisons=comparisons, told=told)
+    records, now_grounds = baseline_records(plan, blessed), fingerprints.of(plan)
+    anew = {
+        index: paid_before(record)
+        for index, record in records.items()
+        if now_grounds.tasks[record.task] != blessed.grounds.tasks[record.task]
+        and record.outcome != "timeout"
+    }
+    kept = {index: record for index, record in records.items() if index not in anew}
+    return Reuse(cached=kept, answers=anew, comparisons=comparisons, told=told)
 
 
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:

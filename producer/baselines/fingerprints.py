@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from aggregate.text.files import is_folder, write_text
-from judges.spec import Benchmark, Pytest, Rubric
+from judges.spec import Benchmark, CommandCheck, Pytest, PythonFunction
 from producer.plan import Plan
 from producer.state_root import MAX_STATE_BYTES, Places
 from workers.models import replay
@@ -29,6 +29,7 @@ from workers.store.messages import ModelSettings, SkillMode, Task
 FORMAT_VERSION: Literal[1] = 1
 FIXTURES = "fixtures"
 LABELS = {"description", "tier", "tags"}
+_RUN_CODE = Pytest | Benchmark | PythonFunction | CommandCheck  # which may import what lies beside it
 # Of the settings of calls, those that change no answer. Whatever a later version adds does, once it is set.
 CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 
@@ -36,12 +37,14 @@ CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 class Grounds(BaseModel):
     """Digests of each task by its id, of each model's settings, and of each arm's skill.
 
-    A task's labels (description, tier, tags) change neither the question nor the judging and are left out.
+    A task's labels (description, tier, tags) change neither the question nor the judging and are left out. `questions`
+    are digests of what a model is asked, without how it is judged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tasks: dict[str, str]
+    questions: Annotated[dict[str, str], Field(exclude_if=lambda questions: not questions)] = {}
     judge_model: str | None = None
     skill_mode: SkillMode | None = None
     settings: dict[str, str] = {}
@@ -52,13 +55,16 @@ def of(plan: Plan) -> Grounds:
     """The grounds of a run that is about to start."""
     options = plan.options
     whole = plan.whole_suite or plan.suite.tasks
-    fixtures = fixture_digests(whole, plan.suite.folder)
+    fixtures, given = (fixture_digests(whole, plan.suite.folder, judged=judged) for judged in (True, False))
     panels = sorted({model for task in whole for model in panel(task)})
     return Grounds(
         tasks={
-            task.id: digest([task.model_dump(mode="json", exclude=LABELS), fixtures[task.id]])
+            task.id: digest(
+                [_judged_as(task, spare=options.spare_checks), fixtures[task.id]],
+            )
             for task in plan.suite.tasks
         },
+        questions={task.id: digest([_asked(task), given[task.id]]) for task in plan.suite.tasks},
         judge_model=options.judge_model,
         skill_mode=options.skill_mode,
         settings={
@@ -96,21 +102,25 @@ def key(
     skill_mode: SkillMode | None,
     agent_version: str | None,
     attempt: int,
+    spare: bool = False,
+    judged: bool = True,
 ) -> str:
     """What an attempt depends on, as one digest.
 
     `skill` is its bundle's digest (None: the bare model), `fixtures` comes from `fixture_digests`,
     `agent_version` is that of an agent's program. The attempt's number makes k attempts k calls.
+    Without `judged`, this is what the answer alone depends on.
     """
+    judges = [judge_model, *panel(task)] if judged else []
     return digest(
         {
             "format": FORMAT_VERSION,
             "skill": skill,
-            "task": task.model_dump(mode="json", exclude=LABELS),
+            "task": _judged_as(task, spare=spare) if judged else _asked(task),
             "fixtures": fixtures,
             "model": model,
-            "settings": used_settings(settings, model, judge_model, *panel(task)),
-            "judge_model": judge_model,
+            "settings": used_settings(settings, model, *judges),
+            "judge_model": judge_model if judged else None,
             "skill_mode": skill_mode,
             "agent_version": agent_version,
             "attempt": attempt,
@@ -118,13 +128,25 @@ def key(
     )
 
 
+def _judged_as(task: Task, *, spare: bool) -> dict[str, Any]:
+    """All of a task but its labels; with `spare`, which leaves scores out, where that can happen."""
+    spares = spare and any(judge.asks_a_model for judge in task.checks)
+    return task.model_dump(mode="json", exclude=LABELS) | ({"spare_checks": True} if spares else {})
+
+
+def _asked(task: Task) -> dict[str, Any]:
+    """What of a task a model's answer depends on; a simulated model, which looks at the judge, is not meant."""
+    asked = {"id", "prompt", "timeout_seconds", "files", "should_trigger"}
+    return {"answer": task.model_dump(mode="json", include=asked)}
+
+
 def baseline_key(keys: Iterable[str]) -> str:
     """One digest for a whole baseline, from the keys of its attempts in any order."""
     return digest(sorted(keys))
 
 
-def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]:
-    """For each task id, a digest of the files that the task depends on; give all tasks of the suite.
+def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool = True) -> dict[str, str]:
+    """For each task id, a digest of the files that the task depends on, or that its answer does; give all tasks.
 
     A task depends on the files that it names. A pytest or benchmark judge may import helpers, so there the
     files that no task names count too; a helper that another task names is not noticed.
@@ -138,13 +160,15 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path) -> dict[str, str]
     def digest_of(names: frozenset[str]) -> str:
         return digest([[name, content(paths[name]) if name in paths else None] for name in sorted(names)])
 
+    if not judged:
+        return {task.id: digest_of(frozenset(map(posixpath.normpath, task.files))) for task in tasks}
     named = {task.id: frozenset(_named(task)) for task in tasks}
     shared = frozenset(paths).difference(*named.values())
     return {
         task.id: digest(
             [
                 digest_of(named[task.id]),
-                digest_of(shared) if isinstance(task.judge, Pytest | Benchmark) else None,
+                digest_of(shared) if any(isinstance(one, _RUN_CODE) for one in task.leaves) else None,
             ]
         )
         for task in tasks
@@ -157,7 +181,14 @@ def _content_digest(path: Path) -> str:
 
 
 def _named(task: Task) -> Iterator[str]:
-    judged = [value for setting, value in task.judge if setting.endswith("_file") and value]
+    judged = [
+        value for judge in task.leaves for setting, value in judge if setting.endswith("_file") and value
+    ]
+    for judge in task.leaves:
+        if isinstance(judge, PythonFunction):
+            judged.append(judge.function.rpartition(":")[0])
+        if isinstance(judge, CommandCheck):
+            judged += [word for word in judge.argv if word.startswith(f"{FIXTURES}/")]
     replies = [task.replies.passing, task.replies.failing] if task.replies else []
     for name in (*task.files, *judged, *replies):
         if name:
@@ -165,7 +196,7 @@ def _named(task: Task) -> Iterator[str]:
 
 
 def panel(task: Task) -> list[str]:
-    return task.judge.judges if isinstance(task.judge, Rubric) else []
+    return [model for rubric in task.rubrics for model in rubric.judges]
 
 
 def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
@@ -191,6 +222,14 @@ def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any
 def digest(value: object) -> str:
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def paid_before(record: AttemptRecord) -> AttemptRecord:
+    """The record with a cost that no run pays again."""
+    if record.completion is None:
+        return record
+    completion = record.completion.model_copy(update={"cost_source": "replay"})
+    return record.model_copy(update={"completion": completion})
 
 
 def served(record: AttemptRecord, *, run_id: str, task: Task) -> AttemptRecord:

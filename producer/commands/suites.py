@@ -47,12 +47,25 @@ def init(as_json: Json = False) -> None:
 def import_(
     source: Annotated[
         Path,
-        typer.Argument(metavar="SOURCE", help="An evals.json, a promptfooconfig.yaml or a folder of tasks."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="An evals.json, a promptfooconfig.yaml or a folder of tasks; with --records, results.",
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="A new folder for the suite. [default: <name>-suite, here]"),
+        typer.Option(
+            "--output", help="A new folder for the suite, or file for records. [default: <name>-suite, here]"
+        ),
     ] = None,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records",
+            help="Make records of results: a log of Inspect, a results file of tau-bench, or a folder with "
+            "runs.csv of ProjectScylla. [default output: <name>.jsonl, here]",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a suite from evals.json, a promptfoo configuration or Harbor tasks.
@@ -60,17 +73,42 @@ def import_(
     Every task says where it came from. Every assertion that has no equivalent is listed with its place, here and
     at the top of the suite. The folder is written whole or not at all, and never over an existing one.
 
-    Example: uplift import evals/evals.json --output my-suite
+    Examples:
+
+      uplift import evals/evals.json --output my-suite
+
+      uplift import --records logs/today.eval --output today.jsonl
     """
     from producer.importers import imported
 
+    if records:
+        _import_records(source, output, as_json=as_json)
+        return
     found = _convert(source)
     folder = output or Path(f"{imported.slug(found.skill_id) or 'imported'}-suite")
-    suite = imported.write(found, folder)
+    suite = imported.write(found, folder) if found.tasks or not as_json else None
     if as_json:
-        _print_json(found, suite)
+        counts = {f"{kind}s": part for kind, part in found.counts.items()}
+        value = {"suite": suite, "written": len(found.tasks), **counts, "changed": found.changed}
+        print_json({**value, "left_out": found.left_out, "notes": found.notes})
     else:
-        _print(found, suite)
+        _print(found, folder)
+    if suite is None:
+        raise typer.Exit(2)
+
+
+def _import_records(source: Path, output: Path | None, *, as_json: bool) -> None:
+    from producer.importers import imported
+    from producer.importers import records as importer
+
+    file = output or Path(f"{imported.slug(source.resolve().stem) or 'records'}.jsonl")
+    counts = importer.write(source, file)
+    if as_json:
+        print_json({"records": file, "written": counts.total(), "outcomes": counts})
+        return
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    typer.echo(f"wrote {file} with {counted(counts.total(), 'record')}: {outcomes}")
+    typer.echo(f"\nSee what is in it:\n\n  uplift aggregate {file}")
 
 
 def _convert(source: Path) -> Found:
@@ -84,35 +122,17 @@ def _convert(source: Path) -> Found:
     return evals_json.convert(source)
 
 
-def _counts(found: Found) -> list[tuple[str, int, int]]:
-    return [
-        ("task", found.task_count, found.tasks_left_out),
-        ("assertion", found.assertion_count, found.assertions_left_out),
-    ]
-
-
-def _print(found: Found, suite: Path) -> None:
-    for kind, count, left in _counts(found):
-        if count:
-            typer.echo(f"{counted(count, kind)} found, {count - left} imported, {left} left out")
-    for item in found.left_out:
-        typer.echo(f"left out: {item}")
-    for note in found.notes:
-        typer.echo(f"note: {note}")
+def _print(found: Found, folder: Path) -> None:
+    for line in found.told():
+        typer.echo(line)
+    suite = folder / "suite.yaml"
     typer.echo(f"wrote {suite} with {counted(len(found.tasks), 'task')}")
+    skill = folder / "candidate" if found.skills else "SKILL"
+    baseline = f" --baseline {folder / 'baseline'}" if "baseline" in found.skills else ""
     typer.echo(
         f"\nTry it now, without a model and without a key:\n\n"
-        f"  uplift evaluate --standalone --task-suite {suite} --skill-path SKILL --mock"
+        f"  uplift evaluate --standalone --task-suite {suite} --skill-path {skill}{baseline} --mock"
     )
-
-
-def _print_json(found: Found, suite: Path) -> None:
-    counts = {
-        f"{kind}s": {"found": count, "imported": count - left, "left_out": left}
-        for kind, count, left in _counts(found)
-    }
-    value = {"suite": suite, "written": len(found.tasks), **counts, "left_out": found.left_out}
-    print_json({**value, "notes": found.notes})
 
 
 def validate(
@@ -141,13 +161,14 @@ def validate(
     from producer.importers import evals_json
     from producer.suites import suite
 
-    problems = suite.validate(suites, evals_json.load)
+    hints: list[str] = []
+    problems = suite.validate(suites, evals_json.load, hints)
     if as_json:
         print_json(problems)
     else:
         for problem in problems:
             typer.echo(str(problem))
         if not problems:
-            typer.echo(f"{counted(len(suites), 'suite')} valid", err=True)
+            typer.echo("\n".join([*hints, f"{counted(len(suites), 'suite')} valid"]), err=True)
     if problems:
         raise typer.Exit(2)

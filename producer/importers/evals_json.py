@@ -1,7 +1,7 @@
 """Read evals.json as skill-creator and agentskills write it: prompts, files and statements that must hold.
 
-The first calls the statements `expectations`, the second `assertions`; each becomes a criterion of a rubric.
-`expected_output` tells the judge what success looks like; alone, it is the rubric.
+The first calls the statements `expectations`, the second `assertions`; each becomes a check by a judge model, which
+sees `expected_output` as its reference; alone, that is the rubric.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from producer.importers.imported import (
     Refused,
     file_beside,
     kind_of,
+    name_of,
+    numbered,
     open_source,
     slug,
-    statements_judge,
 )
 from producer.suites import suite
 from producer.suites.suite import Suite
@@ -92,7 +93,7 @@ def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Fou
         found.leave_out("task", source.place(node), where, why)
         return
     fields: dict[str, object] = {"id": _id(node, found)}
-    fields |= {"prompt": prompt or "", "judge": _judge(expected, statements)}
+    fields |= {"prompt": prompt or "", **_judged_by(expected, statements)}
     if files:
         fields["files"] = files
     found.tasks.append(ImportedTask(f"{source.place(node)} ({where})", fields))
@@ -116,10 +117,17 @@ def _statements(source: ImportedSource, node: Node, where: str, found: Found) ->
     return statements
 
 
-def _judge(expected: str, statements: list[str]) -> dict[str, object]:
+def _judged_by(expected: str, statements: list[str]) -> dict[str, object]:
+    taken: dict[str, int] = {}
+    sees = {"type": "llm-rubric", "sees": ["prompt", "output"]}
     if not statements:
-        return {"type": "llm-rubric", "rubric": f"The output should be: {expected}"}
-    return statements_judge(statements, f"Success looks like this: {expected}" if expected else "")
+        return {"judge": {**sees, "rubric": f"The output should be: {expected}"}}
+    reference = {"reference": expected} if expected else {}
+    checks = [{**sees, "rubric": statement, **reference} for statement in statements]
+    if len(checks) == 1:
+        return {"judge": checks[0]}
+    names = [numbered(name_of(statement), taken) for statement in statements]
+    return {"checks": [{**check, "name": name} for check, name in zip(checks, names, strict=True)]}
 
 
 def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> list[str]:

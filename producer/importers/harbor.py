@@ -22,13 +22,12 @@ from producer.importers.imported import (
     ImportedTask,
     Refused,
     Unimportable,
-    file_beside,
+    files_in,
     slug,
     text_beside,
     unimportable,
 )
 from producer.suites.yaml_file import Problem
-from workers.store import bundles
 
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -121,7 +120,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
             raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
     if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
-    files = _all_files(folder / "environment")
+    files = files_in(folder, "environment")
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -135,7 +134,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
 
 def _tests(folder: Path) -> tuple[str, int, dict[str, bytes]]:
     """The one test file's name, how many tests it has, and all files of `tests/`; raises Refused."""
-    files = _all_files(folder / "tests")
+    files = files_in(folder, "tests")
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -168,20 +167,9 @@ def _count(name: str, data: bytes) -> int:
     return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in nodes)
 
 
-def _all_files(home: Path) -> dict[str, bytes]:
-    """All files of a folder by their paths in it; none where there is no folder."""
-    if not is_folder(home):
-        return {}
-    try:
-        names = bundles.files(home)
-    except bundles.BundleError as broken:
-        raise Refused(str(broken)) from None
-    return {name: file_beside(home, name) for name in names}
-
-
 def _reply(folder: Path) -> tuple[str, bytes] | None:
     """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
-    files = list(_all_files(folder / "solution").items())
+    files = list(files_in(folder, "solution").items())
     if len(files) != 1 or files[0][0].endswith(_SCRIPTS):
         return None
     suffix = Path(files[0][0]).suffix

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,13 +18,16 @@ from typing import Any, Literal
 import yaml
 
 from aggregate.text import files
+from aggregate.text.formats import counted
 from judges.safe_text import shown
 from producer.suites import json_file, rules, suite, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node, Problem
+from workers.store import bundles
 from workers.store.messages import Task
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_TASKS = 10_000
+MAX_FOLDER_BYTES = 4 * MAX_FILE_BYTES
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 # What can be left out.
@@ -68,14 +71,19 @@ class ImportedTask:
 
 @dataclass
 class Found:
-    """Everything that an import makes of a source; counts are of the source, before anything was left out."""
+    """Everything that an import makes of a source; counts are of the source, before anything was left out.
+
+    `skills` has the files of the arms that the source compares, by the arm's name.
+    """
 
     source: str
     skill_id: str
     description: str = ""
     tasks: list[ImportedTask] = field(default_factory=list)
     fixtures: dict[str, bytes] = field(default_factory=dict)
+    skills: dict[str, dict[str, bytes]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    changed: list[LeftOut] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     task_count: int = 0
     assertion_count: int = 0
@@ -84,9 +92,39 @@ class Found:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     @property
-    def assertions_left_out(self) -> int:
-        """How many assertions were left out; several reasons for one of them count once."""
-        return len({item.place for item in self.left_out if item.kind == "assertion"})
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What became of the source's tasks and assertions; one of which a part is lost counts as lost."""
+        lost = {item.place for item in self.left_out if item.kind == "assertion"}
+        changed = {item.place for item in self.changed} - lost
+        tasks = {"found": self.task_count, "imported": self.task_count - self.tasks_left_out}
+        kept = self.assertion_count - len(lost) - len(changed)
+        return {
+            "task": {**tasks, "left out": self.tasks_left_out},
+            "assertion": {
+                "found": self.assertion_count,
+                "kept": kept,
+                "changed": len(changed),
+                "lost": len(lost),
+            },
+        }
+
+    def told(self) -> list[str]:
+        """The counts, and everything that was not carried over as it was, line by line."""
+        lines = []
+        for kind, counts in self.counts.items():
+            what = ", ".join(f"{count} {word}" for word, count in counts.items() if word != "found")
+            if counts["found"]:
+                lines.append(f"{counted(counts['found'], kind)} found: {what}")
+        lines += [f"changed: {item}" for item in self.changed]
+        lines += [f"{'lost' if item.kind == 'assertion' else 'left out'}: {item}" for item in self.left_out]
+        return [*lines, *(f"note: {note}" for note in self.notes)]
+
+    def change(self, place: str, what: str, how: str) -> None:
+        """Note an assertion that judges a little otherwise here, once."""
+        item = LeftOut("assertion", place, what, how)
+        if item not in self._told:
+            self._told.add(item)
+            self.changed.append(item)
 
     def leave_out(self, kind: Part, place: str, what: str, why: str) -> None:
         """Note what is not carried over; tasks are counted, and the same words are noted once."""
@@ -177,7 +215,10 @@ def kind_of(value: object) -> str:
 def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
     """A JSON or YAML file and its mapping, which should have these keys; raises Unimportable."""
     try:
-        document = (yaml_file if path.suffix in (".yaml", ".yml") else json_file).read(path)
+        if path.suffix in (".yaml", ".yml"):
+            document = yaml_file.read(path, yaml_file.parse_anchored)
+        else:
+            document = json_file.read(path)
     except FileNotFoundError:
         raise unimportable(path, f"nothing to import at {path}") from None
     source, root = ImportedSource(document, str(path)), document.root
@@ -193,6 +234,11 @@ def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
 def slug(text: str, longest: int = 40) -> str:
     """Turn a text into part of an id: lower-case letters, digits and dashes; may be empty."""
     return _UNSAFE.sub("-", text.lower())[: longest + 1].strip("-")[:longest].strip("-")
+
+
+def name_of(text: str) -> str:
+    """What a check is called in tables: a text on one line, or as much of it as there is room for."""
+    return " ".join(_NOT_PRINTABLE.sub(" ", text).split())[:70].strip()
 
 
 def numbered(name: str, taken: dict[str, int]) -> str:
@@ -223,31 +269,30 @@ def file_beside(home: Path, name: str) -> bytes:
         raise Refused(f"{shown(name)} cannot be read: {failed.strerror}") from None
 
 
+def files_in(home: Path, folder: str) -> dict[str, bytes]:
+    """All files below a folder of a folder, by their paths in it; none where there is none; raises Refused."""
+    root, found, size = Path(os.path.realpath(home)), dict[str, bytes](), 0
+    place = Path(os.path.realpath(root / folder))
+    if "\0" in folder or not place.is_relative_to(root):
+        raise Refused(f"{shown(folder)} leaves the source's folder; nothing outside is read")
+    try:
+        names = bundles.files(place) if files.is_folder(place) else {}
+    except bundles.BundleError as broken:
+        raise Refused(str(broken)) from None
+    for name in names:
+        found[name] = file_beside(place, name)
+        size += len(found[name])
+        if size > MAX_FOLDER_BYTES:
+            raise Refused(f"{shown(folder)} holds more than {MAX_FOLDER_BYTES >> 20} MiB")
+    return found
+
+
 def text_beside(home: Path, name: str) -> str:
     """The text of a file inside a folder; raises Refused."""
     try:
         return file_beside(home, name).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise Refused(f"{shown(name)} is not UTF-8 text") from None
-
-
-def statements_judge(statements: Sequence[str], before: str = "") -> dict[str, Any]:
-    """A rubric that gives one point for each statement, under a short name of its own, and wants all of them."""
-    rubric = "Give a statement its point only if the output clearly satisfies it, else none."
-    taken: dict[str, int] = {}
-    names = [
-        numbered(slug(text) or f"statement-{number}", taken)
-        for number, text in enumerate(statements, start=1)
-    ]
-    return {
-        "type": "llm-rubric",
-        "rubric": f"{before}\n{rubric}\n" if before else rubric,
-        "pass_threshold": 1.0,
-        "criteria": [
-            {"name": name, "max_points": 1, "description": text}
-            for name, text in zip(names, statements, strict=True)
-        ],
-    }
 
 
 SUITE_NAME = "suite.yaml"
@@ -261,8 +306,7 @@ def write(found: Found, folder: Path) -> Path:
     Raises Unimportable when there is nothing to write, or when the folder exists already.
     """
     if not found.tasks:
-        reasons = "".join(f"\n{item}" for item in found.left_out)
-        raise unimportable(found.source, f"no task can be imported{reasons}")
+        raise unimportable(found.source, "\n".join(["no task can be imported", *found.told()]))
     # A link that leads nowhere would be written through.
     if folder.exists() or folder.is_symlink():
         raise unimportable(folder, f"{folder} exists already and is left as it is; choose another --output")
@@ -294,10 +338,15 @@ def _dumped(value: Any) -> list[str]:
 def _lines(found: Found) -> Iterator[str]:
     yield MODELINE
     yield f"# Imported from {_comment(found.source)} by `uplift import`."
-    for title, items in (("Not imported", found.left_out), ("To know", found.notes)):
+    for title, items in (
+        ("Not imported", found.left_out),
+        ("Changed", found.changed),
+        ("To know", found.notes),
+    ):
         if items:
             yield from ("#", f"# {title}:", *(f"#   {_comment(str(item))}" for item in items))
-    head: dict[str, Any] = {"skill_id": found.skill_id, "version": "1.0"}
+    version = "1.1" if any("checks" in task.fields for task in found.tasks) else "1.0"
+    head: dict[str, Any] = {"skill_id": found.skill_id, "version": version}
     if found.description:
         head["description"] = found.description
     yield from _dumped(head)
@@ -315,8 +364,12 @@ def _comment(text: str) -> str:
 def _fill(folder: Path, found: Found) -> None:
     (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
     (folder / rules.SCHEMA_FILE).write_text(rules.schema_text(), encoding="utf-8")
-    for name, data in found.fixtures.items():
-        place = folder / "fixtures" / name
+    skills = {f"{arm}/{name}": data for arm, part in found.skills.items() for name, data in part.items()}
+    for name, data in {
+        **{f"fixtures/{name}": data for name, data in found.fixtures.items()},
+        **skills,
+    }.items():
+        place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
 

@@ -1,15 +1,19 @@
-"""Read a promptfoo configuration: each prompt with each test becomes a task; providers are left out.
+"""Read a promptfoo configuration: each prompt with each test becomes a task.
 
-Read are inline prompts and text files, inline tests and tests in YAML or JSON files, `defaultTest`, variables
-(lists are multiplied out) and references to assertion templates, each with its place. What else there is, is named.
+Read are prompts and tests, inline and in text, YAML, JSON, JSONL and CSV files of the configuration's folder,
+`defaultTest`, scenarios, variables (lists are multiplied out) and references to assertion templates, each with its
+place. Prompts or providers that differ only by a skill or a system prompt become baseline and candidate. What else
+there is, is named.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -17,42 +21,88 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers import promptfoo_checks
 from producer.importers.imported import (
     MAX_TASKS,
     Found,
     ImportedSource,
     ImportedTask,
     Refused,
+    files_in,
     kind_of,
     open_source,
     slug,
     text_beside,
 )
-from producer.importers.promptfoo_checks import Check, Judged, check_of, rendered
+from producer.importers.promptfoo_checks import (
+    CHANGES_MEANING,
+    Asked,
+    Made,
+    Part,
+    check_of,
+    judged_by,
+    parser_of,
+    rendered,
+    share_of,
+    test_of_row,
+    text_of,
+    values_of,
+    weight_of,
+)
+from producer.skills import skill as skills
 from producer.suites import json_file, yaml_file
-from producer.suites.yaml_file import Node
+from producer.suites.yaml_file import Document, Finding, Node
 
-TEXT_FILES = (".txt", ".md", ".j2")
+_PROMPT_FILES = (".txt", ".md", ".j2", ".json", ".jsonl", ".yaml", ".yml")
+_TEST_FILES = (".yaml", ".yml", ".json", ".jsonl", ".csv")
 _SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
+# What of a provider's config holds a system prompt, and names the folder in which an agent finds skills.
+_SYSTEM_KEYS = (
+    *("system", "system_prompt", "systemPrompt", "custom_system_prompt", "append_system_prompt"),
+    *("instructions", "developer_instructions"),
+)
+_FOLDER_KEY = "working_dir"
+_FROM_ENVIRONMENT = re.compile(r"""\{\{\s*env\.\w+\s*\|\s*default\((["'])(.*?)\1\)\s*\}\}""")
+_SKILL_FILE = re.compile(r"(\.(?:claude|agents)/skills/([^/]+)/)SKILL\.md")
+
+Placed = tuple[ImportedSource, Node]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt's template, and the name by which tests may ask for it."""
+    """A template, or the roles and templates of a conversation; its name for tests, and the skill before it."""
 
-    text: str
+    text: str | tuple[tuple[str, str], ...]
     label: str
     origin: str
+    skill: str = ""
+
+    def filled(self, values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """The prompt or messages of a task; raises Refused."""
+        talk = (("user", self.text),) if isinstance(self.text, str) else self.text
+        said = [{"role": role, "content": rendered(content, values)} for role, content in talk]
+        if [message["role"] for message in said] == ["user"]:
+            around = (rendered(str(options.get(key, "")), values) for key in ("prefix", "suffix"))
+            if not (prompt := said[0]["content"].join(around)).strip():
+                raise Refused("its prompt is blank")
+            return {"prompt": prompt}
+        if options.get("prefix") or options.get("suffix"):
+            raise Refused("its options put a text before or behind a conversation")
+        return {"messages": said}
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """An assertion where it stands, with references followed."""
+    """An assertion where it stands, with references followed.
+
+    Of a set, it has the place, the mean that the set must reach, and the part of the set's weight that it bears.
+    """
 
     node: Node
     source: ImportedSource
     value: dict[str, Any]
+    group: str = ""
+    share: float = 1.0
+    threshold: float | None = None
 
     @property
     def place(self) -> str:
@@ -72,9 +122,9 @@ class PromptfooConfig:
         self.home = home
         self._found = found
 
-    def leave_out(self, source: ImportedSource, node: Node, what: str, why: str) -> None:
+    def leave_out(self, node: Node, what: str, why: str) -> None:
         """Note a setting that is not carried over."""
-        self._found.leave_out("setting", source.place(node), what, why)
+        self._found.leave_out("setting", self.sources[0].place(node), what, why)
 
     def prompts(self) -> Iterator[Prompt]:
         """Every prompt, in order; files with several are taken apart."""
@@ -88,64 +138,82 @@ class PromptfooConfig:
             where = f"prompts[{number}]"
             raw, label = entry.value, ""
             if isinstance(entry.value, dict):
-                raw = entry.value.get("raw", entry.value.get("id"))
+                raw = next((entry.value[key] for key in ("raw", "content", "id") if key in entry.value), None)
                 label = str(entry.value.get("label", entry.value.get("id", "")))
             if not isinstance(raw, str) or not raw.strip():
                 source.wrong(entry, where, f"is {kind_of(raw)}; must be text, or a mapping with raw or id")
                 continue
             try:
-                parts = self._prompt_texts(raw)
-                for index, part in enumerate(parts, start=1):
-                    origin = source.place(entry) + (f", part {index}" if len(parts) > 1 else "")
-                    yield Prompt(part, label or raw, origin)
+                texts = list(self._prompt_texts(raw))
+                for index, text in enumerate(texts, start=1):
+                    origin = source.place(entry) + (f", part {index}" if len(texts) > 1 else "")
+                    skill, asked = _apart(text)
+                    yield Prompt(_conversation(asked), label or raw, origin, skill)
             except Refused as refused:
-                self.leave_out(source, entry, where, str(refused))
+                self.leave_out(entry, where, str(refused))
 
-    def _prompt_texts(self, raw: str) -> list[str]:
-        name = raw.removeprefix("file://")
-        if not raw.startswith("file://") and not raw.endswith(TEXT_FILES):
-            return [raw]
-        if not name.endswith(TEXT_FILES) or "*" in name:
-            raise Refused("only prompts in .txt, .md and .j2 files can be read; write it out")
-        text = text_beside(self.home, name)
-        return [part.strip() for part in _SEPARATOR.split(text) if part.strip()]
-
-    def tests(self) -> Iterator[tuple[ImportedSource, Node]]:
-        """Every test and the file that it stands in."""
-        source = self.sources[0]
-        node = self.root.get("tests")
-        if node is None:
+    def _prompt_texts(self, raw: str) -> Iterator[str]:
+        if not raw.startswith("file://") and (not raw.endswith(_PROMPT_FILES) or "\n" in raw):
+            yield raw
             return
-        for entry in node.items() if isinstance(node.value, list) else [node]:
-            if isinstance(entry.value, dict):
+        name = raw.removeprefix("file://")
+        if not name.endswith(_PROMPT_FILES):
+            raise Refused(f"only prompts in {', '.join(_PROMPT_FILES)} files can be read; write it out")
+        text = text_beside(self.home, name)
+        if name.endswith((".yaml", ".yml")):
+            yield json.dumps(values_of(text, name))
+        elif name.endswith(".json") or not skills.is_absent(text):
+            yield text
+        else:
+            separator = "\n" if name.endswith(".jsonl") else _SEPARATOR
+            yield from (part.strip() for part in re.split(separator, text) if part.strip())
+
+    def tests(self) -> Iterator[tuple[Placed, ...]]:
+        """Every test and the file that it stands in, after the scenario's values that it is tried with."""
+        node, scenarios = self.root.get("tests"), self.root.get("scenarios")
+        if node is None and scenarios is None:
+            yield ((self.sources[0], Node(self.root.start, {}, {})),)
+        for test in self.placed(node):
+            yield (test,)
+        for source, scenario in self.placed(scenarios):
+            holders = (list(self.placed(scenario.get(key), source)) for key in ("tests", "config"))
+            yield from ((values, test) for test, values in product(*holders))
+
+    def placed(self, node: Node | None, source: ImportedSource | None = None) -> Iterator[Placed]:
+        """The mappings that stand in a list, or in the files that it names."""
+        source = source or self.sources[0]
+        for entry in [] if node is None else node.items() if isinstance(node.value, list) else [node]:
+            if isinstance(entry.value, dict) and "path" not in entry.value:
                 yield source, entry
-            elif isinstance(entry.value, str):
-                yield from self._tests_in(entry.value, entry)
-            else:
+            elif isinstance(entry.value, dict | str):
+                name = str(entry.value["path"] if isinstance(entry.value, dict) else entry.value)
+                try:
+                    yield from self._in_file(name.removeprefix("file://"))
+                except Refused as refused:
+                    self._found.leave_out(
+                        "setting", source.place(entry), f"tests {shown(name)}", str(refused)
+                    )
+            elif entry.value is not None:
                 source.wrong(entry, "tests", f"is {kind_of(entry.value)}; must be a mapping or a file's name")
 
-    def _tests_in(self, name: str, entry: Node) -> Iterator[tuple[ImportedSource, Node]]:
-        file = name.removeprefix("file://")
-        try:
-            if not file.endswith((".yaml", ".yml", ".json")) or "*" in file:
-                raise Refused("only tests in .yaml and .json files can be read; write them out")
-            text = text_beside(self.home, file)
-        except Refused as refused:
-            self.leave_out(self.sources[0], entry, f"tests {shown(name)}", str(refused))
-            return
-        module = json_file if file.endswith(".json") else yaml_file
-        shown_as = str(Path(self.sources[0].name).parent / file)
-        source = ImportedSource(module.parse(text, shown_as), shown_as)
+    def _in_file(self, name: str) -> Iterator[Placed]:
+        if not name.endswith(_TEST_FILES):
+            raise Refused(f"only tests in {', '.join(_TEST_FILES)} files can be read; write them out")
+        text = text_beside(self.home, name)
+        shown_as = str(Path(self.sources[0].name).parent / name)
+        parse = _rows if name.endswith((".csv", ".jsonl")) else parser_of(name)
+        source = ImportedSource(parse(text, shown_as), shown_as)
         source.check()
         self.sources.append(source)
-        for node in source.entries(source.document.root, ""):
+        root = source.document.root
+        for node in [root] if root and isinstance(root.value, dict) else source.entries(root, ""):
             if isinstance(node.value, dict):
                 yield source, node
             else:
                 source.wrong(node, "", f"is {kind_of(node.value)}; must be a mapping")
 
     def assertions(self, source: ImportedSource, node: Node | None, where: str) -> Iterator[Assertion]:
-        """The assertions of a list; sets in which all must hold are taken apart."""
+        """The assertions of a list; sets are taken apart."""
         for entry in source.entries(node, where):
             value = self._followed(source, entry)
             if value is None:
@@ -153,8 +221,17 @@ class PromptfooConfig:
             kind = value.get("type")
             if not isinstance(kind, str):
                 source.wrong(entry, where, "an assertion has no type; name one, such as contains")
-            elif kind == "assert-set" and value.get("threshold") is None:
-                yield from self.assertions(source, entry.get("assert"), where)
+            elif kind == "assert-set":
+                held = list(self.assertions(source, entry.get("assert"), where))
+                try:
+                    whole = sum(weight_of(each.value) * each.share for each in held) or 1.0
+                    share, threshold = weight_of(value) / whole, share_of(value)
+                except Refused as refused:
+                    source.wrong(entry, where, f"assert-set: {refused}")
+                    continue
+                place = source.place(entry)
+                for each in held:
+                    yield replace(each, group=place, share=each.share * share, threshold=threshold)
             else:
                 yield Assertion(entry, source, value)
 
@@ -172,10 +249,114 @@ class PromptfooConfig:
             return None
         return target.value
 
+    def find_arms(self, prompts: list[Prompt]) -> list[str]:
+        """Note the skills that are compared, as prompts or else providers have them; the files that agents work on."""
+        told = dict.fromkeys(prompt.skill for prompt in prompts if prompt.skill)
+        arms: list[tuple[dict[str, bytes], dict[str, bytes]]]
+        arms = [({skills.FILE_NAME: text.encode()}, {}) for text in told]
+        if len(arms) > 2:
+            self.leave_out(self.root, "prompts", "a third skill; import it in a configuration of its own")
+        alike: dict[str, list[Node]] = {}
+        for entry in (entry for key in _PROVIDERS for entry in self.root.items(key) if not arms):
+            whole = entry.value if isinstance(entry.value, dict) else {"id": entry.value}
+            config = whole["config"] if isinstance(whole.get("config"), dict) else {}
+            rest = {key: config[key] for key in config if key not in (*_SYSTEM_KEYS, _FOLDER_KEY)}
+            alike.setdefault(json.dumps([whole.get("id"), rest], sort_keys=True), []).append(entry)
+        pair = next((entries for entries in alike.values() if len(entries) > 1), [])[:2]
+        try:
+            arms = arms[:2] or [self._agent_files(entry) for entry in pair]
+        except Refused as refused:
+            self.leave_out(pair[0], "providers", f"cannot be compared: {refused}")
+        given = [skill for skill, _ in arms if skill]
+        if not given or given[1:] == given[:1]:
+            return []
+        # Of two the first is the baseline; the only one there is, is the candidate.
+        self._found.skills.update(zip(("baseline", "candidate")[-len(given) :], given, strict=True))
+        self._found.note(f"{' and '.join(self._found.skills)}, which are compared, lie beside the suite")
+        shared = {name: data for name, data in arms[0][1].items() if arms[-1][1].get(name) == data}
+        self._found.fixtures.update(shared)
+        return [f"fixtures/{name}" for name in shared]
 
-_ALL_HOLD = "every assertion must hold here"
-_TEST_KEYS = ("description", "vars", "assert", "prompts")
-_ROOT_KEYS = ("description", "prompts", "tests", "defaultTest", "assertionTemplates", "providers", "targets")
+    def _agent_files(self, entry: Node) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """The skill that a provider has, in files or as its system prompt, and the other files of its folder."""
+        whole = entry.value if isinstance(entry.value, dict) else {}
+        config = whole.get("config") or {}
+        label = str(whole.get("label") or "system prompt")
+        if texts := [config[key] for key in _SYSTEM_KEYS if isinstance(config.get(key), str)]:
+            text = "\n\n".join(rendered(text_of(each, self.home), {}) for each in texts)
+            head = f"---\nname: {slug(label) or 'skill'}\ndescription: {json.dumps(label)}\n---\n\n"
+            return {skills.FILE_NAME: f"{head}{text}\n".encode()}, {}
+        if not isinstance(folder := config.get(_FOLDER_KEY), str):
+            return {}, {}
+        place = rendered(_FROM_ENVIRONMENT.sub(r"\2", folder), {})
+        inside = files_in(self.home, place)
+        named = {found[2]: found[1] for name in inside if (found := _SKILL_FILE.fullmatch(name))}
+        wanted = config.get("skills")
+        chosen = [name for name in named if not isinstance(wanted, list) or name in wanted]
+        if len(chosen) > 1:
+            raise Refused(f"{shown(place)} holds several skills, and one is compared ({', '.join(chosen)})")
+        under = tuple(named[name] for name in chosen)
+        skill = {name[len(under[0]) :]: data for name, data in inside.items() if name.startswith(under)}
+        return skill, {name: data for name, data in inside.items() if not name.startswith(".")}
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """A prompt that begins as a SKILL.md does: the skill, and the lines from the first variable on; raises Refused."""
+    try:
+        body = skills.read(text).body if not skills.is_absent(text) else None
+    except skills.InvalidFrontMatter:
+        body = None
+    if body is None:
+        return "", text
+    if (variable := text.find("{{", body)) < 0:
+        raise Refused("it is a SKILL.md and asks nothing; put a variable such as {{request}} below it")
+    start = text.rfind("\n", 0, variable) + 1
+    return text[:start], text[start:].strip()
+
+
+def _conversation(text: str) -> str | tuple[tuple[str, str], ...]:
+    """The roles and texts of a prompt in JSON's chat form; any other prompt as it is; raises Refused."""
+    if not text.lstrip().startswith("["):
+        return text
+    document = json_file.parse(text, "")
+    said = document.root.value if document.root else None
+    if document.root is None and '"role"' in text:
+        raise Refused("its messages must be JSON before variables are filled in")
+    if not isinstance(said, list) or not all(isinstance(each, dict) and "role" in each for each in said):
+        return text
+    parts = [(each["role"], each.get("content")) for each in said]
+    for role, content in parts:
+        if role not in ("system", "user", "assistant") or not isinstance(content, str) or not content.strip():
+            raise Refused("only messages of system, user and assistant with text can be asked")
+    if all(role != "user" for role, _ in parts):
+        raise Refused("nobody asks in its messages; one must have the role user")
+    return tuple(parts)
+
+
+def _rows(text: str, file: str) -> Document:
+    """The tests that stand one to a line or to a table's row, each on the line where that begins."""
+    lines = list(StringIO(text, newline=""))
+    rows = {number: line.rstrip() for number, line in enumerate(lines) if line.strip()}
+    if file.endswith(".csv"):
+        rows, reader, begins = {}, csv.reader(lines, strict=True), 0
+        try:
+            head = next(reader, [])
+            while (begins := reader.line_num) < len(lines):
+                if any(cells := next(reader, [])):
+                    rows[begins] = json.dumps(test_of_row(dict(zip(head, cells, strict=False))))
+        except csv.Error as wrong:
+            place = Finding(len("".join(lines[:begins])), "", f"invalid CSV: {wrong}")
+            return Document(file, text, None, (place,))
+    first = next(iter(rows), 0)
+    joined = {number: ("," if number > first else "[") + row for number, row in rows.items()}
+    listed = "\n".join(joined.get(number, "") for number in range(len(lines)))
+    return json_file.parse(listed + "]" if rows else "[]", file)
+
+
+_TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata", "threshold")
+_OPTION_KEYS = ("prefix", "suffix", "transform", "postprocess", "rubricPrompt", "disableVarExpansion")
+_ROOT_KEYS = ("description", "prompts", "tests", "scenarios", "defaultTest", "assertionTemplates")
+_PROVIDERS = ("providers", "targets")
 
 
 @dataclass(frozen=True)
@@ -188,6 +369,8 @@ class Test:
     name: str
     description: str
     assertions: tuple[Assertion, ...]
+    options: dict[str, Any]
+    threshold: Any
 
     @property
     def place(self) -> str:
@@ -214,39 +397,48 @@ class _Cases:
         self._found = found
         self._met: dict[str, Assertion] = {}
         self._used: set[str] = set()
+        self._files: list[str] = []
 
     def fill(self) -> None:
-        config, source = self._config, self._config.sources[0]
+        config = self._config
         prompts = list(config.prompts())
-        default = config.root.get("defaultTest")
-        if default is not None and not isinstance(default.value, dict):
-            config.leave_out(source, default, "defaultTest", "only a mapping in the same file can be read")
-            default = None
-        for number, (owner, node) in enumerate(config.tests()):
-            self._test(owner, node, number, default, prompts)
-        self._found.leave_out_settings(source, config.root, _ROOT_KEYS)
-        self._found.note("providers are not carried over; choose models with --model and --judge-model")
+        self._files = config.find_arms(prompts)
+        if any(prompt.skill for prompt in prompts):  # the arms tell them apart
+            prompts = list({prompt.text: prompt for prompt in prompts}.values())
+        default = tuple(config.placed(config.root.get("defaultTest")))[:1]
+        for number, holders in enumerate(config.tests()):
+            self._test((*default, *holders), number, prompts)
+        named = [key for key in config.root.value if key.startswith("x-")]
+        self._found.leave_out_settings(config.sources[0], config.root, (*_ROOT_KEYS, *_PROVIDERS, *named))
+        if any(key in config.root.value for key in _PROVIDERS):
+            self._found.note("providers are not carried over; choose models with --model and --judge-model")
         self._found.assertion_count = len(self._met)
         told = {item.place for item in self._found.left_out if item.kind == "assertion"}
         for place, assertion in self._met.items():
             if place not in self._used | told:
                 self._found.leave_out("assertion", place, assertion.kind, "its test is left out")
 
-    def _test(
-        self, source: ImportedSource, node: Node, number: int, default: Node | None, prompts: list[Prompt]
-    ) -> None:
-        where, first = f"tests[{number}]", self._config.sources[0]
-        holders = [(first, default)] if default is not None else []
+    def _test(self, holders: tuple[Placed, ...], number: int, prompts: list[Prompt]) -> None:
+        where, (source, node) = f"tests[{number}]", holders[-1]
         assertions: list[Assertion] = []
-        for owner, holder in (*holders, (source, node)):
+        variables: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        threshold: Any = None
+        for owner, holder in holders:
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
-            self._found.leave_out_settings(owner, holder, _TEST_KEYS, threshold=_ALL_HOLD)
+            self._found.leave_out_settings(owner, holder, _TEST_KEYS)
+            threshold = holder.value.get("threshold", threshold)
+            variables |= _mapping(owner, holder, "vars")
+            options |= _mapping(owner, holder, "options")
+            if (said := holder.get("options")) is not None:
+                self._found.leave_out_settings(owner, said, _OPTION_KEYS, lambda key: f"options.{key}")
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
-        test = Test(source, node, where, name, description, tuple(assertions))
-        variables = {**_variables(first, default), **_variables(source, node)}
+        test = Test(source, node, where, name, description, tuple(assertions), options, threshold)
         lists = {key: value for key, value in variables.items() if isinstance(value, list) and value}
+        if options.get("disableVarExpansion"):
+            lists = {}
         wanted = node.get("prompts")
         names = wanted.value if wanted is not None and isinstance(wanted.value, list) else None
         chosen = [prompt for prompt in prompts if names is None or prompt.label in names]
@@ -260,72 +452,82 @@ class _Cases:
     def _case(self, test: Test, prompt: Prompt, values: dict[str, Any]) -> None:
         what = f"{test.where} with the prompt of {prompt.origin}"
         try:
-            values = {name: self._variable(value) for name, value in values.items()}
-            text = rendered(prompt.text, values)
+            home = self._config.home
+            values = {key: text_of(one, home) if isinstance(one, str) else one for key, one in values.items()}
+            asked = prompt.filled(values, test.options)
+            threshold = share_of({"threshold": test.threshold})
         except Refused as refused:
             self._found.leave_out("task", test.place, what, str(refused))
             return
-        checks = self._checks(test, values)
-        context = {"prompt": text, "vars": values, "test": {"vars": values}}
-        judged = self._judges(list(checks.values()), test, context)
+        said = asked.get("prompt") or json.dumps(asked["messages"])
+        parts, reached = self._parts(test, Asked(values, said, self._config.home, False), threshold)
+        judged = judged_by(list(parts.values()), reached)
         if not judged:
             why = "none of its assertions can be judged" if test.assertions else "it has nothing to judge by"
-            why = "it has only a time limit to judge by" if checks else why
+            if parts:
+                has_judge = any(part.made.judge for part in parts.values())
+                why = "its assertions have weight 0" if has_judge else "it has only a time limit to judge by"
             self._found.leave_out("task", test.place, what, why)
             return
-        self._used.update(checks)
-        seconds = promptfoo_checks.timeout_of(list(checks.values()))
-        for id_, judge in judged:
-            fields: dict[str, Any] = {"id": id_}
-            if test.description:
-                fields["description"] = test.description
-            fields |= {"prompt": text, "judge": judge.judge}
-            if seconds is not None:
-                fields["timeout_seconds"] = seconds
-            self._found.fixtures.update(judge.fixtures)
-            for note in judge.notes:
-                self._found.note(note)
-            origin = f"{test.place} ({test.where}), prompt of {prompt.origin}"
-            self._found.tasks.append(ImportedTask(origin, fields))
+        self._used.update(parts)
+        fields: dict[str, Any] = {"id": self._found.new_id(test.name)}
+        if test.description:
+            fields["description"] = test.description
+        fields |= {**asked, **judged}
+        if seconds := [part.made.seconds for part in parts.values() if part.made.seconds]:
+            fields["timeout_seconds"] = min(seconds)
+        if self._files:
+            fields["files"] = self._files
+        for place, part in parts.items():
+            self._found.fixtures.update(part.made.fixtures)
+            if part.made.changed:
+                self._found.change(place, self._met[place].kind, part.made.changed)
+        origin = f"{test.place} ({test.where}), prompt of {prompt.origin}"
+        self._found.tasks.append(ImportedTask(origin, fields))
 
-    def _judges(self, checks: list[Check], test: Test, context: dict[str, Any]) -> list[tuple[str, Judged]]:
-        deterministic = promptfoo_checks.needs_no_model(checks)
-        id_ = self._found.new_id(test.name) if deterministic else ""
-        judged = promptfoo_checks.deterministic_of(checks, id_, test.place, context)
-        rubric = promptfoo_checks.rubric_of(checks)
-        found = [(id_, judged)] if judged is not None else []
-        if rubric is not None:
-            found.append((self._found.new_id(f"{test.name}-rubric" if judged else test.name), rubric))
-        if len(found) == 2:
-            self._found.note("a test with rubrics and other assertions became two tasks, asked apart")
-        return found
+    def _parts(
+        self, test: Test, asked: Asked, threshold: float | None
+    ) -> tuple[dict[str, Part], float | None]:
+        """What becomes of the assertions, by their places, and the mean that the task must reach.
 
-    def _checks(self, test: Test, values: dict[str, Any]) -> dict[str, Check]:
-        checks = {}
-        for assertion in test.assertions:
+        Without a threshold of its own, a test can have one set with a threshold: all else has no weight then.
+        """
+        inherited = {key: test.options[key] for key in CHANGES_MEANING if key in test.options}
+        kept: list[tuple[Assertion, Made, float]] = []
+        lost, chosen, reached = set[str](), "", threshold
+        for each in test.assertions:
+            in_mean = threshold is not None or each.threshold is not None
             try:
-                checks[assertion.place] = check_of(assertion.value, values, self._config.home)
+                if each.threshold is not None and threshold is None and chosen not in ("", each.group):
+                    raise Refused("a task can have one set with a threshold, and this is the second")
+                made = check_of({**inherited, **each.value}, replace(asked, scored=in_mean))
+                if made.seconds is not None and in_mean:
+                    raise Refused("a time limit cannot be part of a mean")
+                kept.append((each, made, weight_of(each.value)))
+                if "llm-rubric" in str(made.judge):
+                    self._found.note("a rubric without a threshold passes from a score of 0.7 on")
+                if each.threshold is not None and threshold is None:
+                    chosen, reached = each.group, each.threshold
             except Refused as refused:
-                self._found.leave_out("assertion", assertion.place, assertion.kind, str(refused))
-            if assertion.value.get("weight", 1) not in (0, 1):
-                self._found.note("weights are not carried over; every assertion must hold")
-        return checks
+                lost.add(each.group if threshold is None else "")
+                self._found.leave_out("assertion", each.place, each.kind, str(refused))
+        parts = {}
+        for each, made, weight in kept:
+            in_mean = threshold is not None or bool(chosen and each.group == chosen)
+            scale = each.share if threshold is not None else float(in_mean or not chosen)
+            required = not in_mean and weight > 0
+            parts[each.place] = Part(made, weight * scale, required, str(each.value.get("metric") or ""))
+            if in_mean and (chosen if threshold is None else "") in lost:
+                self._found.change(each.place, each.kind, "the mean is that of the others that were kept")
+        return parts, reached
 
-    def _variable(self, value: Any) -> Any:
-        if isinstance(value, str) and value.startswith("file://"):
-            name = value.removeprefix("file://")
-            if not name.endswith(TEXT_FILES):
-                raise Refused(f"the variable's file {shown(name)} is no text file (.txt, .md)")
-            return text_beside(self._config.home, name).strip()
-        return value
 
-
-def _variables(source: ImportedSource, node: Node | None) -> dict[str, Any]:
-    found = node.get("vars") if node is not None else None
+def _mapping(source: ImportedSource, node: Node, key: str) -> dict[str, Any]:
+    found = node.get(key)
     if found is None or found.value is None:
         return {}
     if not isinstance(found.value, dict):
-        source.wrong(found, "vars", f"is {kind_of(found.value)}; must be a mapping of names to values")
+        source.wrong(found, key, f"is {kind_of(found.value)}; must be a mapping of names to values")
         return {}
     return dict(found.value)
 

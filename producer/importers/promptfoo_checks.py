@@ -1,146 +1,289 @@
-"""Turn the assertions of a promptfoo test into checks, and the checks into judges; or say why Uplift cannot.
+"""Turn an assertion of a promptfoo test into a check of a task, and all of a test into what the task is judged by.
 
-A task has one judge, so checks are joined where they can be. Deterministic checks of one test become one judge:
-`contains` for plain strings, one of the small judges for a single check, and a generated pytest file, one test a
-check, for everything else. Rubrics become criteria of one rubric. Joining keeps one prompt one task, which the
-statistics count as one observation.
+A check that judges a little otherwise says how; an assertion without an equivalent is refused with the reason.
 """
 
 from __future__ import annotations
 
 import ast
+import csv
+import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 from judges import safe_patterns, safe_schemas
 from judges.safe_text import shown
-from producer.importers.imported import Refused, kind_of, statements_judge, text_beside
+from judges.spec import MAX_PATTERN_CHARACTERS
+from producer.importers.imported import Refused, kind_of, name_of, numbered, text_beside
 from producer.suites import json_file, yaml_file
+from producer.suites.yaml_file import Document
 
 MIN_SECONDS, MAX_SECONDS = 1, 3600
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*\}\}")
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 _FUNCTION = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
+_LONGEST, _DEEPEST = 1_000_000, 10
+_NO_TEXT = (".py", ".js", ".cjs", ".mjs", ".ts", ".rb", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".webp")
+_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
-# Properties of an assertion that would change what it asks for.
-_CHANGES_MEANING = ("transform", "contextTransform", "rubricPrompt")
-
-
-@dataclass(frozen=True)
-class ContainsCheck:
-    """All, or any, of some texts occur; negated, none of them does."""
-
-    texts: tuple[str, ...]
-    ignore_case: bool
-    any_is_enough: bool = False
-    negated: bool = False
+# Settings of a test or an assertion that change what is judged; a judge model's own words only change how.
+CHANGES_MEANING = ("transform", "postprocess", "contextTransform", "rubricPrompt")
+_FENCE = "JSON must stand alone or in the one code fence here; promptfoo's is-json wants it bare"
+_SPACE = "white space around the output does not count here"
+_TIME = "is the task's timeout_seconds here: a slower answer is a time-out"
+_OWN_WORDS = "a judge model is asked in Uplift's words here, not in {}"
 
 
 @dataclass(frozen=True)
-class Matches:
-    """A pattern is found; negated, it is not."""
+class Made:
+    """What an assertion becomes: a judge, or seconds that the answer may take; and how it is not what it was.
 
-    pattern: str
-    negated: bool = False
+    `expected` and `forbidden` are texts of a `contains` judge, which several assertions can share.
+    """
 
-
-@dataclass(frozen=True)
-class Is:
-    """The output is exactly this text; negated, it is not."""
-
-    text: str
-    negated: bool = False
-
-
-@dataclass(frozen=True)
-class Json:
-    """The output is JSON and satisfies a schema, given as JSON text."""
-
-    schema: str
+    judge: dict[str, Any] = field(default_factory=dict)
+    changed: str = ""
+    seconds: float | None = None
+    fixtures: dict[str, bytes] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Python:
-    """Python code says yes: the body of a function of `output` and `context`, or a function in a file."""
+class Part:
+    """What an assertion becomes, and how it counts in its test."""
 
-    body: str
-    function: str | None = None
-    threshold: float | None = None
-    config: str = "{}"
-
-
-@dataclass(frozen=True)
-class RubricCheck:
-    """A judge model says yes."""
-
-    text: str
-    threshold: float | None = None
+    made: Made
+    weight: float
+    required: bool
+    name: str
 
 
 @dataclass(frozen=True)
-class Latency:
-    """The answer comes within so many seconds."""
+class Asked:
+    """What assertions may refer to: the test's variables, the prompt, and files of a folder.
 
-    seconds: float
+    Where they are `scored`, their scores count in a mean; elsewhere only whether they pass.
+    """
+
+    variables: dict[str, Any]
+    prompt: str
+    home: Path
+    scored: bool
+
+    def text(self, value: Any) -> str:
+        """A text with its variables filled in, or that of a file; raises Refused."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = json.dumps(value)
+        if not isinstance(value, str) or not value.strip():
+            raise Refused(f"value is {kind_of(value) if value else 'missing'}; must be text")
+        text = rendered(text_of(value, self.home), self.variables)
+        if not text.strip():
+            raise Refused("value is blank once its variables are filled in")
+        return text
+
+    def texts(self, value: Any) -> tuple[str, ...]:
+        """The texts of a list, or between the commas of a text, where they may stand in quotes; raises Refused."""
+        if isinstance(value, str):
+            try:
+                cells = next(csv.reader([self.text(value)], skipinitialspace=True))
+            except csv.Error as wrong:
+                raise Refused(f"value cannot be taken apart: {wrong}") from None
+            value = [text for text in cells if text.strip()]
+        if not isinstance(value, list) or not value:
+            raise Refused("value must be a list of texts")
+        return tuple(self.text(item) for item in value)
 
 
-Check = ContainsCheck | Matches | Is | Json | Python | RubricCheck | Latency
-
-
-def check_of(assertion: dict[str, Any], variables: dict[str, Any], home: Path) -> Check:
-    """The check that an assertion stands for, its variables filled in; raises Refused with the reason."""
+def check_of(assertion: dict[str, Any], asked: Asked) -> Made:
+    """What an assertion becomes, its variables filled in; raises Refused with the reason."""
     kind = str(assertion["type"])
     negated, base = kind.startswith("not-"), kind.removeprefix("not-")
-    for key in _CHANGES_MEANING:
+    for key in CHANGES_MEANING[:-1]:
         if key in assertion:
             raise Refused(f"{key} changes what is judged, and has no equivalent")
-    if assertion.get("weight") == 0:
-        raise Refused("has weight 0, so it decides nothing")
+    made = _made(base, assertion, asked)
+    if not negated:
+        return replace(made, forbidden=())
+    if not made.judge:
+        raise Refused("no equivalent among Uplift's judges")
+    texts = made.expected if base == "icontains" else made.forbidden
+    turned = {"should_match": False} if made.judge.get("type") == "regex" else None
+    judge = {**made.judge, **turned} if turned else {"not": made.judge}
+    return replace(made, judge=judge, expected=(), forbidden=texts)
+
+
+def _made(base: str, assertion: dict[str, Any], asked: Asked) -> Made:
     value, threshold = assertion.get("value"), _number(assertion.get("threshold"))
     match base:
         case "contains" | "icontains":
-            texts = (_text(value, variables, home),)
-            return ContainsCheck(texts, base == "icontains", negated=negated)
+            return _contains((asked.text(value),), base[0] == "i", asked, every=True)
         case "contains-any" | "icontains-any":
-            return ContainsCheck(_texts(value, variables, home), base[0] == "i", True, negated)
-        case "contains-all" | "icontains-all" if not negated:
-            return ContainsCheck(_texts(value, variables, home), base[0] == "i")
+            return _contains(asked.texts(value), base[0] == "i", asked, every=False)
+        case "contains-all" | "icontains-all":
+            return _contains(asked.texts(value), base[0] == "i", asked, every=True)
         case "starts-with":
-            return _pattern(rf"\A{re.escape(_text(value, variables, home))}", negated)
+            return _pattern(rf"\A{_literal(asked.text(value))}")
         case "regex":
-            return _pattern(_text(value, variables, home), negated)
-        case "equals" if not isinstance(value, dict | list):
-            return Is(_text(value, variables, home), negated)
-        case "equals" if not negated:
-            return Json(json.dumps({"const": _filled(value, variables)}))
-        case "is-json" | "contains-json" if not negated:
-            return Json(_schema(value, variables, home))
-        case "python" if not negated:
-            return _python(assertion, variables, home, threshold)
-        case "llm-rubric" if not negated:
-            return RubricCheck(_text(value, variables, home), threshold)
-        case "latency" if not negated:
+            return _pattern(asked.text(value))
+        case "equals" if isinstance(value, dict | list):
+            schema = {"const": _filled(value, asked.variables)}
+            return Made({"type": "json-schema", "schema": schema}, _FENCE)
+        case "equals":
+            return Made({"type": "equals", "text": asked.text(value)}, _SPACE)
+        case "is-json" | "contains-json":
+            return Made({"type": "json-schema", "schema": _schema(value, asked)}, _FENCE)
+        case "word-count":
+            return Made({"type": "length", **_words(value)})
+        case "python":
+            return _python(assertion, asked, threshold)
+        case "llm-rubric":
+            own = "rubricPrompt" if "rubricPrompt" in assertion else ""
+            return _rubric(asked.text(value), threshold, own)
+        case "model-graded-closedqa":
+            return _rubric(asked.text(value), threshold, base)
+        case "g-eval":
+            steps = asked.texts(value) if isinstance(value, list) else (asked.text(value),)
+            return _rubric("\n".join(steps), threshold, base)
+        case "factuality" | "model-graded-factuality":
+            made = _rubric("The output does not contradict the reference.", threshold, base)
+            judge = {**made.judge, "sees": ["prompt", "output"], "reference": asked.text(value)}
+            return replace(made, judge=judge)
+        case "latency":
             return _latency(threshold)
         case "cost":
             raise Refused("costs are measured for every run and not judged by task; see --budget-usd")
     raise Refused("no equivalent among Uplift's judges")
 
 
-def rendered(template: str, variables: dict[str, Any]) -> str:
-    """A template with its variables filled in; raises Refused for filters, conditions and unknown names."""
+def judged_by(parts: Sequence[Part], threshold: float | None) -> dict[str, Any]:
+    """The judge of a task, or its checks and their threshold; empty where there is none that counts."""
+    judged = [part for part in parts if part.made.judge]
+    shared = [part for part in judged if part.made.expected or part.made.forbidden]
+    plain = all(part.required and part.weight == 1 and not part.name for part in shared)
+    if threshold is None and len(shared) > 1 and plain and any(part.made.expected for part in shared):
+        judge: dict[str, Any] = {"type": "contains"}
+        for key in ("expected", "forbidden"):
+            if texts := [text for part in shared for text in getattr(part.made, key)]:
+                judge[key] = list(dict.fromkeys(texts))
+        first = replace(shared[0], made=replace(shared[0].made, judge=judge))
+        judged = [first, *(part for part in judged if part not in shared)]
+    if len(judged) == 1 and threshold is None and judged[0].required:
+        return {"judge": judged[0].made.judge}
+    if not any(part.weight for part in judged):
+        return {}
+    taken: dict[str, int] = {}
+    checks = []
+    for part in judged:
+        check = dict(part.made.judge)
+        if part.name:
+            check["name"] = numbered(name_of(part.name), taken)
+        if part.weight != 1:
+            check["weight"] = int(part.weight) if part.weight == int(part.weight) else round(part.weight, 6)
+        checks.append(check if part.required else {**check, "required": False})
+    return {"checks": checks} | ({} if threshold is None else {"threshold": threshold})
+
+
+def weight_of(assertion: dict[str, Any]) -> float:
+    """How much an assertion counts; raises Refused for what is no weight."""
+    weight = _number(assertion.get("weight"), "weight")
+    if weight is not None and not 0 <= weight <= 1e6:
+        raise Refused(f"weight is {kind_of(weight)}; must be from 0 to a million")
+    return 1.0 if weight is None else weight
+
+
+def share_of(holder: dict[str, Any]) -> float | None:
+    """The mean that a set or a test must reach; None where it has no such threshold; raises Refused."""
+    threshold = _number(holder.get("threshold"))
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise Refused(f"threshold is {kind_of(threshold)}; must be from 0 to 1")
+    return threshold or None
+
+
+# promptfoo's names, which a cell of a table may begin with; all other cells are texts to be equal to.
+_KINDS = """agent-rubric answer-relevance bleu classifier contains contains-all contains-any contains-html contains-json
+contains-sql contains-xml context-faithfulness context-recall context-relevance conversation-relevance cost equals
+factuality finish-reason g-eval gleu guardrails icontains icontains-all icontains-any is-html is-json is-refusal is-sql
+is-valid-function-call is-valid-openai-function-call is-valid-openai-tools-call is-xml javascript latency levenshtein
+llm-rubric meteor model-graded-closedqa model-graded-factuality moderation perplexity perplexity-score pi python regex
+rouge-n ruby search-rubric similar skill-used starts-with tool-call-f1 trace-error-spans trace-span-count
+trace-span-duration trajectory webhook word-count"""
+_CELL = re.compile(r"(not-)?([a-z][a-z0-9-]*)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL)
+_PREFIXES = {"fn": "javascript", "eval": "javascript", "grade": "llm-rubric"}
+
+
+def assertion_of_cell(cell: str) -> dict[str, Any]:
+    """The assertion that a table's cell stands for, such as `icontains: yes` or `similar(0.8): hello`."""
+    prefix, colon, rest = cell.partition(":")
+    kind = _PREFIXES.get(prefix, prefix)
+    if colon and kind in ("javascript", "llm-rubric", "python"):
+        return {"type": kind, "value": rest.strip()}
+    if prefix == "file" and re.search(r"\.(py|js|cjs|mjs|ts)(:|$)", cell):
+        return {"type": "python" if ".py" in cell else "javascript", "value": cell}
+    if (found := _CELL.fullmatch(cell)) is None or found[2] not in _KINDS.split():
+        return {"type": "equals", "value": cell}
+    made: dict[str, Any] = {"type": (found[1] or "") + found[2]}
+    if found[4] and found[4].strip():
+        made["value"] = found[4].strip()
+    if found[3] or found[2] in ("latency", "cost"):
+        made["threshold"] = float(found[3] or 0.75)
+    return made
+
+
+def test_of_row(row: dict[str, str]) -> dict[str, Any]:
+    """The test that a table's row stands for: variables by their columns, and columns that begin with `__`."""
+    row = {key.strip(): value for key, value in row.items()}
+    expected = [value.strip() for key, value in row.items() if key.startswith("__expected") and value.strip()]
+    assertions = [assertion_of_cell(cell) for cell in expected]
+    for key, value in row.items():
+        found = re.fullmatch(r"__config:__expected(\d{0,3}):threshold", key)
+        place = int(found[1] or 1) - 1 if found else -1
+        if 0 <= place < len(assertions) and re.fullmatch(r"\d*\.?\d+", value.strip()):
+            assertions[place]["threshold"] = float(value)
+    test: dict[str, Any] = {"vars": {key: value for key, value in row.items() if not key.startswith("__")}}
+    test["options"] = {key: row[f"__{key}"] for key in ("prefix", "suffix") if row.get(f"__{key}")}
+    if row.get("__description"):
+        test["description"] = row["__description"]
+    if re.fullmatch(r"\d*\.?\d+", row.get("__threshold", "").strip()):
+        test["threshold"] = float(row["__threshold"])
+    if row.get("__metric"):
+        assertions = [{**each, "metric": row["__metric"]} for each in assertions]
+    return {**test, "assert": assertions}
+
+
+def rendered(template: str, variables: dict[str, Any], known: dict[str, str | None] | None = None) -> str:
+    """A template with its variables filled in, and theirs; raises Refused for filters, conditions, unknown names.
+
+    `known` are the texts of variables by their names; None while they are made.
+    """
+    known, size = {} if known is None else known, 0
+    if list(known.values()).count(None) > _DEEPEST:
+        raise Refused(f"variables hold variables more than {_DEEPEST} deep, or themselves")
 
     def fill(found: re.Match[str]) -> str:
-        value: Any = variables
-        for step in found[1].split("."):
-            if not isinstance(value, dict) or step not in value:
-                raise Refused(f"the variable {found[1]} has no value")
-            value = value[step]
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        nonlocal size
+        name = found[1]
+        if name not in known:
+            value: Any = variables
+            for step in name.split("."):
+                if not isinstance(value, dict) or step not in value:
+                    raise Refused(f"the variable {name} has no value")
+                value = value[step]
+            known[name] = None
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            known[name] = rendered(text, variables, known) if isinstance(value, str) else text
+        filled = known[name]
+        if filled is None:
+            raise Refused(f"the variable {name} holds itself")
+        size += len(filled)
+        if size > _LONGEST:
+            raise Refused(f"longer than {_LONGEST:,} characters with its variables filled in")
+        return filled
 
     if _TEMPLATE.search(_VARIABLE.sub("", template)):
         raise Refused("only plain variables such as {{name}} can be filled in, no filters and no conditions")
@@ -157,257 +300,178 @@ def _filled(value: Any, variables: dict[str, Any]) -> Any:
     )
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, what: str = "threshold") -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"threshold is {kind_of(value)}; must be a number")
+        raise Refused(f"{what} is {kind_of(value)}; must be a number")
     return float(value)
 
 
-def _text(value: Any, variables: dict[str, Any], home: Path) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = json.dumps(value)
-    if not isinstance(value, str) or not value.strip():
-        raise Refused(f"value is {kind_of(value) if value else 'missing'}; must be text")
-    if value.startswith("file://"):
-        value = text_beside(home, value.removeprefix("file://"))
-    text = rendered(value, variables)
-    if not text.strip():
-        raise Refused("value is blank once its variables are filled in")
+def parser_of(name: str) -> Callable[[str, str], Document]:
+    return json_file.parse if name.endswith(".json") else yaml_file.parse_anchored
+
+
+def values_of(text: str, name: str) -> Any:
+    """The plain values of a text in YAML or JSON; raises Refused."""
+    document = parser_of(name)(text, name)
+    if document.findings:
+        raise Refused(f"cannot be read: {document.problems(document.findings)[0]}")
+    return document.root.value if document.root else None
+
+
+def text_of(value: str, home: Path) -> str:
+    """A text, or that of the file that it names; raises Refused."""
+    name = value.removeprefix("file://")
+    if name == value:
+        return value
+    if name.lower().endswith(_NO_TEXT):
+        raise Refused(f"{shown(name)} is no text file")
+    text = text_beside(home, name).strip()
+    if name.endswith((".yaml", ".yml", ".json")):
+        return json.dumps(values_of(text, name), ensure_ascii=False, separators=(",", ":"))
     return text
 
 
-def _texts(value: Any, variables: dict[str, Any], home: Path) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise Refused("value must be a list of texts")
-    return tuple(_text(item, variables, home) for item in value)
+def _literal(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
-def _pattern(pattern: str, negated: bool) -> Matches:
+def _contains(texts: tuple[str, ...], ignore_case: bool, asked: Asked, *, every: bool) -> Made:
+    """A judge of all or any of some texts; `contains` ignores case and gives a score for each text."""
+    if ignore_case and every and not (asked.scored and len(texts) > 1):
+        return Made({"type": "contains", "expected": list(texts)}, expected=texts)
+    pattern = "|".join(map(_literal, texts))
+    if every and len(texts) > 1:
+        pattern = r"(?s)\A" + "".join(f"(?=.*{_literal(text)})" for text in texts)
+    made = _pattern(pattern)
+    if ignore_case:
+        made = replace(made, judge={**made.judge, "ignore_case": True})
+    return replace(made, forbidden=texts) if ignore_case and not every else made
+
+
+def _pattern(pattern: str) -> Made:
     try:
-        if len(pattern) > 2_000:
-            raise ValueError("longer than 2,000 characters")
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            raise ValueError(f"longer than {MAX_PATTERN_CHARACTERS:,} characters")
         safe_patterns.compiled(pattern)
     except ValueError as wrong:
         raise Refused(f"its pattern cannot be used: {wrong}") from None
-    return Matches(pattern, negated)
+    return Made({"type": "regex", "pattern": pattern})
 
 
-def _schema(value: Any, variables: dict[str, Any], home: Path) -> str:
+def _rubric(text: str, threshold: float | None, own_words: str) -> Made:
+    judge: dict[str, Any] = {"type": "llm-rubric", "rubric": text, "sees": ["output"]}
+    if threshold is not None and 0 <= threshold <= 1:
+        judge["pass_threshold"] = threshold
+    return Made(judge, _OWN_WORDS.format(f"those of {own_words}") if own_words else "")
+
+
+def _words(value: Any) -> dict[str, int]:
+    ends = value if isinstance(value, dict) else {"min": value, "max": value}
+    found = {f"{end}_words": ends[end] for end in ("min", "max") if ends.get(end) is not None}
+    if not found or not all(type(count) is int and count >= 0 for count in found.values()):
+        raise Refused("value must be a number of words, or a mapping with min and max")
+    return found
+
+
+def _schema(value: Any, asked: Asked) -> dict[str, Any]:
     if isinstance(value, str):
-        name = value.removeprefix("file://")
-        text = text_beside(home, name) if value.startswith("file://") else rendered(value, variables)
-        document = (json_file if name.endswith(".json") else yaml_file).parse(text, name)
-        if document.findings:
-            raise Refused(f"its schema cannot be read: {document.problems(document.findings)[0]}")
-        value = document.root.value if document.root is not None else None
+        value = values_of(rendered(text_of(value, asked.home), asked.variables), "its schema")
     schema = {} if value is None else value
     if not isinstance(schema, dict):
         raise Refused(f"its schema is {kind_of(schema)}; must be a mapping")
     for path, message in safe_schemas.wrong_schema(schema):
         raise Refused(f"its schema cannot be used: {'.'.join(map(str, path))}: {message}")
-    return json.dumps(schema)
+    return schema
 
 
-def _python(
-    assertion: dict[str, Any], variables: dict[str, Any], home: Path, threshold: float | None
-) -> Python:
-    value = assertion.get("value")
-    config = json.dumps(assertion.get("config") or {})
-    if not isinstance(value, str) or not value.strip():
-        raise Refused("value must be Python code")
-    if value.startswith("file://"):
-        found = _FUNCTION.fullmatch(value.removeprefix("file://"))
-        if found is None:
-            raise Refused(f"{shown(value)} is no Python file")
-        code, function = text_beside(home, found[1]), found[2] or "get_assert"
-        _parse(code)
-        if not any(
-            isinstance(part, ast.FunctionDef) and part.name == function for part in ast.parse(code).body
-        ):
-            raise Refused(f"{shown(found[1])} has no function {function}")
-        return Python(code, function, threshold, config)
-    code = rendered(value, variables)
-    body = code.rstrip() if "\n" in code else f"return {code.strip()}"
-    _parse(f"def check(output, context):\n{indent(body, '    ')}")
-    return Python(body, None, threshold, config)
-
-
-def _parse(code: str) -> None:
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
-        raise Refused(f"its Python code cannot be read: {wrong}") from None
-
-
-def _latency(threshold: float | None) -> Latency:
+def _latency(threshold: float | None) -> Made:
     if threshold is None:
         raise Refused("has no threshold")
     if not MIN_SECONDS * 1000 <= threshold <= MAX_SECONDS * 1000:
         raise Refused(f"{threshold:g} ms cannot be a task's timeout_seconds, which is 1 to 3600 s")
-    return Latency(threshold / 1000)
+    seconds = threshold / 1000
+    return Made(changed=_TIME, seconds=int(seconds) if seconds.is_integer() else seconds)
 
 
-CASE_NOTE = "contains and not-contains ignore case here, and promptfoo's do not"
-FENCE_NOTE = (
-    "JSON must stand alone or in the one code fence here; promptfoo's is-json wants it bare, "
-    "its contains-json takes it anywhere"
-)
-SPACE_NOTE = "equals ignores white space around the output here, and promptfoo's does not"
-
-_PREAMBLE = '''"""The assertions of {origin}, one test each; written by `uplift import`."""
+_WRAPPER = '''"""An assertion of promptfoo's; written by `uplift import`."""
 
 import json
-import math
-import os
-import re
-from pathlib import Path
 
-OUTPUT = Path(os.environ["AI_OUTPUT_FILE"]).read_text(encoding="utf-8")
 CONTEXT = json.loads({context})
 
 
-def passes(result, threshold):
-    """What promptfoo makes of a result: true, a number, or a mapping with pass and score."""
-    if isinstance(result, dict):
-        enough = threshold is None or result.get("score", 0) >= threshold
-        return bool(result.get("pass", result.get("pass_"))) and enough
-    if isinstance(result, bool):
-        return result
-    return result > 0 if threshold is None else result >= threshold
+{function}
+
+
+def check(text):
+    """Whether the output passes, or its score: promptfoo takes true, a number, or a mapping with pass and score."""
+    result, least = ask(text, CONTEXT), {threshold}
+    told = result if isinstance(result, dict) else {{"score": result}}
+    score = float(told.get("score", 0))
+    passed = told.get("pass", told.get("pass_", score > 0 or least is not None))
+    passed = bool(passed) and (least is None or score >= least)
+    return {returned}, str(told.get("reason", ""))
 '''
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A judge for a task, the fixtures that it needs, and what people should know about it."""
-
-    judge: dict[str, Any]
-    fixtures: dict[str, bytes]
-    notes: tuple[str, ...] = ()
-
-
-def timeout_of(checks: Sequence[Check]) -> float | None:
-    """The shortest time that any check allows; None where none limits it."""
-    seconds = min((check.seconds for check in checks if isinstance(check, Latency)), default=None)
-    return int(seconds) if seconds is not None and seconds.is_integer() else seconds
-
-
-def rubric_of(checks: Sequence[Check]) -> Judged | None:
-    """A rubric of all that a judge model is asked; None where it is asked nothing."""
-    asked = [check for check in checks if isinstance(check, RubricCheck)]
-    if not asked:
-        return None
-    if len(asked) > 1:
-        return Judged(statements_judge([check.text for check in asked]), {})
-    judge: dict[str, Any] = {"type": "llm-rubric", "rubric": asked[0].text}
-    if asked[0].threshold is not None and 0 <= asked[0].threshold <= 1:
-        judge["pass_threshold"] = asked[0].threshold
-    return Judged(judge, {})
-
-
-def needs_no_model(checks: Sequence[Check]) -> list[Check]:
-    """The checks that a deterministic judge can make."""
-    return [check for check in checks if not isinstance(check, RubricCheck | Latency)]
-
-
-def deterministic_of(
-    checks: Sequence[Check], name: str, origin: str, context: dict[str, Any]
-) -> Judged | None:
-    """One judge for all that needs no judge model; None where there is no such check."""
-    kept = needs_no_model(checks)
-    if not kept:
-        return None
-    plain = [check for check in kept if isinstance(check, ContainsCheck) and not check.any_is_enough]
-    if len(plain) == len(kept) and not all(check.negated for check in plain):
-        return _contains(plain)
-    small = _small(kept)
-    return small or _pytest(kept, name, origin, context)
-
-
-def _contains(checks: list[ContainsCheck]) -> Judged:
-    expected = [text for check in checks if not check.negated for text in check.texts]
-    forbidden = [text for check in checks if check.negated for text in check.texts]
-    judge: dict[str, Any] = {"type": "contains", "expected": list(dict.fromkeys(expected))}
-    if forbidden:
-        judge["forbidden"] = list(dict.fromkeys(forbidden))
-    exact = any(not check.ignore_case for check in checks)
-    return Judged(judge, {}, (CASE_NOTE,) if exact else ())
-
-
-def _small(checks: list[Any]) -> Judged | None:
-    """A small judge, where one check, or several texts that must all be absent, can be put in one."""
-    absent = [check for check in checks if isinstance(check, ContainsCheck) and check.negated]
-    if len(absent) == len(checks) and len({check.ignore_case for check in absent}) == 1:
-        return _texts_judge([text for check in absent for text in check.texts], absent[0].ignore_case, False)
-    if len(checks) > 1:
-        return None
-    match checks[0]:
-        case ContainsCheck(texts, ignore_case, _, negated):
-            return _texts_judge(list(texts), ignore_case, not negated)
-        case Matches(pattern, negated):
-            judge = {"type": "regex", "pattern": pattern}
-            return Judged(judge | ({"should_match": False} if negated else {}), {})
-        case Is(text, False):
-            return Judged({"type": "equals", "text": text}, {}, (SPACE_NOTE,))
-        case Json(schema):
-            return Judged({"type": "json-schema", "schema": json.loads(schema)}, {}, (FENCE_NOTE,))
-    return None
-
-
-def _texts_judge(texts: list[str], ignore_case: bool, should_match: bool) -> Judged | None:
-    judge: dict[str, Any] = {"type": "regex", "pattern": "|".join(map(re.escape, texts))}
-    if len(judge["pattern"]) > 2_000:
-        return None
-    if ignore_case:
-        judge["ignore_case"] = True
-    if not should_match:
-        judge["should_match"] = False
-    return Judged(judge, {})
-
-
-def _pytest(checks: Sequence[Any], name: str, origin: str, context: dict[str, Any]) -> Judged:
-    origin = re.sub(r"[^\w ./:()-]+", " ", origin)
-    parts = [_PREAMBLE.format(origin=origin, context=ascii(json.dumps(context)))]
-    parts += [_test(check, number) for number, check in enumerate(checks, start=1)]
-    file = f"test_{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')}.py"
-    judge = {"type": "pytest", "test_file": f"fixtures/{file}"}
-    return Judged(judge, {file: "\n\n".join(parts).encode()})
-
-
-def _test(check: Any, number: int) -> str:
-    match check:
-        case ContainsCheck(texts, ignore_case, any_is_enough, negated):
-            output = "OUTPUT.lower()" if ignore_case else "OUTPUT"
-            wanted = [text.lower() if ignore_case else text for text in texts]
-            word = "any" if any_is_enough or negated else "all"
-            found = f"{word}(text in {output} for text in {wanted!a})"
-            return _function(f"contains_{number}", f"assert {'not ' if negated else ''}{found}")
-        case Matches(pattern, negated):
-            found = f"re.search({pattern!a}, OUTPUT) is {'' if negated else 'not '}None"
-            return _function(f"matches_{number}", f"assert {found}")
-        case Is(text, negated):
-            return _function(f"equals_{number}", f"assert OUTPUT {'!=' if negated else '=='} {text!a}")
-        case Json(schema):
-            lines = ["import jsonschema", "", f"schema = json.loads({schema!a})"]
-            lines.append("jsonschema.validate(json.loads(OUTPUT), schema)")
-            return _function(f"json_{number}", "\n".join(lines))
-        case Python():
-            return _python_test(check, number)
-    raise AssertionError(f"{check} needs no test")
-
-
-def _python_test(check: Python, number: int) -> str:
-    config = f'{{**CONTEXT, "config": json.loads({check.config!a})}}'
-    call = f"assert passes(check(OUTPUT, {config}), {check.threshold})"
-    if check.function is None:
-        inner = f"def check(output, context):\n{indent(check.body, '    ')}"
+def _python(assertion: dict[str, Any], asked: Asked, threshold: float | None) -> Made:
+    """A function of a file of its own, which calls the assertion's code; files that it imports come with it."""
+    value, files = assertion.get("value"), dict[str, bytes]()
+    if not isinstance(value, str) or not value.strip():
+        raise Refused("value must be Python code")
+    if value.startswith("file://"):
+        found = _FUNCTION.fullmatch(value.removeprefix("file://").removeprefix("./"))
+        if found is None or ".." in found[1].split("/"):
+            raise Refused(f"{shown(value)} is no Python file of the source's folder")
+        name, called = found[1], found[2] or "get_assert"
+        files = _modules(name, asked.home)
+        code = files[name].decode()
+        if not any(
+            isinstance(part, ast.FunctionDef) and part.name == called for part in ast.parse(code).body
+        ):
+            raise Refused(f"{shown(name)} has no function {called}")
+        folder = f"FILE = Path(__file__).parent / {name!a}\nsys.path.insert(0, str(FILE.parent))\n"
+        run = (
+            "import runpy\nimport sys\nfrom pathlib import Path\n\n"
+            + folder
+            + f"ask = runpy.run_path(str(FILE))[{called!a}]"
+        )
     else:
-        inner = f'space = {{"__name__": "assertion"}}\nexec({check.body!a}, space)\n'
-        inner += f"check = space[{check.function!a}]"
-    return _function(f"python_{number}", f"{inner}\n\n{call}")
+        code = rendered(value, asked.variables)
+        body = code.rstrip() if "\n" in code else f"return {code.strip()}"
+        run = f"def ask(output, context):\n{indent(body, '    ')}"
+        _parse(run)
+    context = {"prompt": asked.prompt, "vars": asked.variables, "test": {"vars": asked.variables}}
+    used = {"config": assertion.get("config") or {}} | (context if "context" in code else {})
+    text = _WRAPPER.format(
+        context=ascii(json.dumps(used)),
+        function=run,
+        threshold=threshold,
+        returned="max(0.0, min(1.0, score))" if asked.scored else "passed",
+    ).encode()
+    file = f"assertion_{hashlib.sha256(text).hexdigest()[:8]}.py"
+    return Made({"type": "python", "function": f"fixtures/{file}:check"}, fixtures={**files, file: text})
 
 
-def _function(name: str, body: str) -> str:
-    return f"def test_{name}():\n{indent(body, '    ')}\n"
+def _modules(name: str, home: Path) -> dict[str, bytes]:
+    """A Python file, and the files beside it that it imports; raises Refused where one cannot be read."""
+    found: dict[str, bytes] = {}
+    wanted = [name]
+    while wanted:
+        name = wanted.pop()
+        found[name] = text_beside(home, name).encode()
+        for part in ast.walk(_parse(found[name].decode())):
+            modules = [alias.name for alias in part.names] if isinstance(part, ast.Import) else []
+            modules += [part.module or ""] if isinstance(part, ast.ImportFrom) else []
+            beside = [str(Path(name).with_name(f"{module.split('.')[0]}.py")) for module in modules if module]
+            wanted += [each for each in beside if each not in found and (home / each).is_file()]
+    return found
+
+
+def _parse(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
+        raise Refused(f"its Python code cannot be read: {wrong}") from None

@@ -153,7 +153,7 @@ def _in_one_pass(
     def records() -> Iterator[AttemptRecord]:
         for index, record in store.indexed_records(run_id):
             if cache is not None and index in notes.cache_keys:
-                cache.put(notes.cache_keys[index], record, now)
+                cache.put(notes.cache_keys[index], record, now, notes.answer_keys.get(index))
             workspaces.note(record)
             page.add(record)
             yield record

@@ -39,9 +39,10 @@ def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
     What is missing is known for a `private` worker only: others have surroundings of their own.
     """
     grid = plan.grid
-    cached = look_up(plan, time.time(), only_look=True).cached if plan.arms else {}
+    reuse = look_up(plan, time.time(), only_look=True) if plan.arms else Reuse()
+    cached = {**reuse.cached, **reuse.answers}
     lacks = lacking(asked_by(plan), plan.options.settings, os.environ) if private else []
-    judged = sum(task.judge.type == "llm-rubric" for task in plan.suite.tasks)
+    judged = sum(len(task.rubrics) for task in plan.suite.tasks)
     return {
         "suite": str(plan.suite.path),
         "tasks": grid.tasks,

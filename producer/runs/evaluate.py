@@ -171,6 +171,7 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
             output=_output(plan),
             baseline_cache_dir=str(reuse.folder) if reuse.folder else None,
             cache_keys=reuse.keys,
+            answer_keys=reuse.answer_keys,
         )
     )
     if plan.rejudged_from is None:

@@ -19,6 +19,7 @@ from aggregate.text.files import is_file
 from producer import plan as plans
 from producer.baselines import fingerprints
 from producer.baselines.cache import Reuse
+from producer.baselines.fingerprints import paid_before
 from producer.importers import evals_json
 from producer.plan import Plan, PlannedArm, Source
 from producer.runs import evaluate
@@ -172,7 +173,7 @@ def _bring(made: Plan, places: Places, store: Store) -> Reuse:
     unanswered: dict[int, AttemptRecord] = {}
 
     def answers() -> Iterator[tuple[int, AttemptRecord]]:
-        for index, record in made.placed(map(_paid_before, read_jsonl(places.records(earlier)))):
+        for index, record in made.placed(map(paid_before, read_jsonl(places.records(earlier)))):
             seen.add(index)
             said = record.completion
             # A model that failed tells what it has used, which is no answer.
@@ -190,14 +191,6 @@ def _bring(made: Plan, places: Places, store: Store) -> Reuse:
     missing = (index for index in range(made.grid.attempts) if index not in seen)
     unanswered |= {index: _missing(made, index) for index in missing}
     return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")
-
-
-def _paid_before(record: AttemptRecord) -> AttemptRecord:
-    """The record with a cost that no run pays again."""
-    if record.completion is None:
-        return record
-    completion = record.completion.model_copy(update={"cost_source": "replay"})
-    return record.model_copy(update={"completion": completion})
 
 
 def _missing(made: Plan, index: int) -> AttemptRecord:

@@ -118,8 +118,14 @@ def submit(
         store.put_bundle(bundle.digest, bundle.data)
     if plan.recorded:
         store.put_stored(plan.run_id, plan.placed(plan.recorded))
+    if reuse.answers:
+        say(
+            f"{len(reuse.answers)} baseline answers are judged anew and not asked for: their checks have changed"
+        )
+        store.put_stored(plan.run_id, reuse.answers.items())
     info = plan.info(baseline_reuse_count=reuse.comparisons)
-    run = store.create(plan.manifest(lane), info, plan.suite.tasks, reuse.cached)
+    manifest = plan.manifest(lane).model_copy(update={"has_answers": bool(reuse.answers)})
+    run = store.create(manifest, info, plan.suite.tasks, reuse.cached)
     go_on(server, run, resume=resume)
     return run
 

@@ -157,7 +157,7 @@ def start(folder: Path) -> NewSuite:
 def _imported(config: Path, notes: list[str]) -> Iterator[tuple[str, str | bytes]]:
     """The files of a suite made from a promptfoo configuration; what is left out of it goes to the notes."""
     found = promptfoo.convert(config)
-    notes += [f"left out: {item}" for item in found.left_out] + found.notes
+    notes += found.told()
     with tempfile.TemporaryDirectory(prefix="uplift-init-") as temporary:
         folder = imported.write(found, Path(temporary, FOLDER)).parent
         # The suite last: where it is, the rest is, too.

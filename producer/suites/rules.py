@@ -1,4 +1,4 @@
-"""What a suite may say, version "1.0", which files it may name, and in which words it is told that it may not.
+"""What a suite may say, version "1.0" or "1.1", which files it may name, and in which words it is told that it may not.
 
 Fields and judges are those of `workers.store.messages` and `judges.spec`; here are the limits that hold for what
 people write. `defaults:` may set `timeout_seconds`, `tier` and `tags`; a task's own value replaces the
@@ -20,21 +20,34 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from aggregate.text.formats import schema_of
 from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
-from judges.spec import FixturePath, JudgeSpec
+from judges.spec import CHECK_KEYS, FixturePath, JudgeSpec, OneJudge, Threshold, unnamed
 from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node
 from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
 
 Steps = tuple[str | int, ...]
 JUDGE_TYPES: tuple[str, ...] = tuple(
-    get_args(judge.model_fields["type"].annotation)[0] for judge in get_args(JudgeSpec)
+    get_args(judge.model_fields["type"].annotation)[0]
+    for judge in get_args(JudgeSpec)
+    if "type" in judge.model_fields
 )
+SEES_SINCE = {
+    "1.1": ["prompt", "output"]
+}  # what an llm-rubric sees that does not say so; in "1.0" the output
 
 # What every dialect of patterns can say, as editors read it in the schema; `_in_any_script` says the rest.
 _ID = r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]{0,63}$"
@@ -88,21 +101,38 @@ class Defaults(_Rules):
     tags: tuple[NotBlank, ...] = ()
 
 
+def _one_of_each(schema: dict[str, Any]) -> None:
+    """Say in a task's JSON Schema that it has prompt or messages, and judge or checks."""
+    schema["required"].remove("prompt")
+    pairs = (("prompt", "messages"), ("judge", "checks"))
+    schema["allOf"] = [{"oneOf": [{"required": [one]}, {"required": [other]}]} for one, other in pairs]
+    schema["dependentRequired"] = {"threshold": ["checks"]}
+
+
 class TaskRules(Defaults, Task):
     """A task as a suite may write it; `Task` itself is what travels."""
 
+    model_config = ConfigDict(json_schema_extra=_one_of_each)
+
     id: Annotated[str, StringConstraints(pattern=_ID), AfterValidator(_in_any_script)]
     prompt: NotBlank
+    # What is not written is None, and nobody can write that.
+    judge: Annotated[OneJudge, AfterValidator(unnamed)] = None  # type: ignore[assignment]  # a default is not checked
+    threshold: Threshold = None  # type: ignore[assignment]  # the same
     files: tuple[FixturePath, ...] = ()
     replies: RepliesRules | None = None
     should_trigger: Annotated[bool | None, Field(strict=True)] = None
+
+    @model_validator(mode="after")
+    def _is_judged(self) -> Self:
+        return self  # `wrong_checks` says so where the mistake is, beside all others
 
 
 class SuiteRules(_Rules):
     """A whole suite file, but for what its tasks say."""
 
     skill_id: NotBlank
-    version: Literal["1.0"]
+    version: Literal["1.0", "1.1"]
     description: str = ""
     defaults: Defaults = Defaults()
     tasks: Annotated[list[Any], Field(min_length=1)]
@@ -123,7 +153,7 @@ def schema_text() -> str:
     It can say less than `uplift validate`: not that ids are unique, that files exist, that a pattern compiles or
     that a JSON Schema inside the suite is one. What it rejects, `validate` rejects too.
     """
-    schema = schema_of(_WholeSuite, "Uplift task suite, version 1.0")
+    schema = schema_of(_WholeSuite, "Uplift task suite, versions 1.0 and 1.1")
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -142,7 +172,14 @@ def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Ite
             yield Finding(node.start, path_of(prefix), f"has more than {_FLOOD:,} mistakes; write it anew")
             return
         for error in invalid.errors(include_url=False, include_input=False):
-            steps = _steps_of(error["loc"], error["type"])
+            steps = _steps_of(error["loc"])
+            if error["type"].startswith("union_tag"):
+                target, _ = node.at(steps)
+                if not isinstance(target.value, dict) and not target.bad:
+                    said = f"is {_description(target, text)}; must be a mapping with keys such as type"
+                    yield Finding(target.start, path_of((*prefix, *steps)), said)
+                    continue
+                steps = (*steps, "type")
             target, is_there = node.at(steps)
             if target.bad:
                 continue
@@ -151,18 +188,28 @@ def _broken(model: type[BaseModel], node: Node, prefix: Steps, text: str) -> Ite
             yield Finding(start, path_of((*prefix, *steps)), message)
 
 
-def _steps_of(loc: tuple[str | int, ...], kind: str) -> Steps:
-    # pydantic names the chosen judge between `judge` and its keys; the file does not.
-    steps = loc[:1] + loc[2:] if loc[:1] == ("judge",) else loc
-    return (*steps, "type") if kind.startswith("union_tag") else steps
+def _steps_of(loc: tuple[str | int, ...]) -> Steps:
+    """The steps in the file; pydantic names the chosen judge between where it stands and its keys, too."""
+    steps: list[str | int] = []
+    chosen = False
+    for step in loc:
+        if not chosen and step != "[key]":
+            steps.append(step)
+        before = steps[-2] if len(steps) > 1 else ""
+        chosen = not chosen and (step in ("judge", "not") or (step != "any" and before in ("checks", "any")))
+    return tuple(steps)
 
 
 def _message(model: type[BaseModel], error: Any, node: Node, text: str) -> str:
     kind, context = error["type"], error.get("ctx", {})
     is_what = f"is {_description(node, text)}"
+    if error["loc"][-1:] == ("[key]",):
+        is_what = f"key {shown(str(error['loc'][-2]))}"
     match kind:
         case "extra_forbidden":
             allowed = allowed_keys(model, error["loc"][:-1])
+            if error["loc"][0] != "checks" or len(error["loc"]) > 4:
+                allowed = [key for key in allowed if key not in CHECK_KEYS or "max_points" in allowed]
             name = str(error["loc"][-1])
             return f"unknown key {shown(name)}; allowed: {', '.join(allowed)}{did_you_mean(name, allowed)}"
         case "union_tag_invalid":
@@ -187,7 +234,7 @@ def _message(model: type[BaseModel], error: Any, node: Node, text: str) -> str:
 
 
 def _missing(steps: Steps, holder: Node) -> str:
-    if steps != ("judge", "type"):
+    if steps[-1:] != ("type",):
         return "is missing; this key is required"
     # Without a type no other key of the judge is checked, so a misspelt one is looked for here.
     near = near_name("type", holder.value)
@@ -230,7 +277,7 @@ def _unquote_hint(node: Node) -> str:
 # The files that a suite names
 
 FOLDER = "fixtures"
-# By convention every judge setting that names a file ends so.
+# By convention every judge setting that names a file ends so, but for those of functions and commands.
 _JUDGE_KEYS = {key for judge in get_args(JudgeSpec) for key in judge.model_fields if key.endswith("_file")}
 # One schema with many mistakes is told well enough by a few of them.
 _MOST_EACH = 20
@@ -242,7 +289,10 @@ def wrong_files(root: Node, suite_folder: Path) -> Iterator[Finding]:
     problem_of = cache(lambda path: _wrong_file(path, home))
     for number, task in enumerate(root.items("tasks")):
         for steps, node in _named_files(task):
-            if _is_fixture(node) and (problem := problem_of(node.value)):
+            file = (
+                node.value.rpartition(":")[0] if steps[-1] == "function" and _is_fixture(node) else node.value
+            )
+            if _is_fixture(node) and file and (problem := problem_of(file)):
                 yield Finding(node.start, path_of(("tasks", number, *steps)), problem)
 
 
@@ -253,19 +303,75 @@ def wrong_schemas(root: Node, suite_folder: Path) -> Iterator[Finding]:
     problems_of = cache(lambda text: _wrong_schema(json.loads(text)))
     problem_in = cache(lambda path: _wrong_schema_file(path, home))
     for number, task in enumerate(root.items("tasks")):
-        judge = task.get("judge")
-        kind = judge.get("type") if judge else None
-        if judge is None or kind is None or kind.value != "json-schema":
-            continue
-        inline, file = judge.get("schema"), judge.get("schema_file")
-        if inline is not None and isinstance(inline.value, dict):
-            for path, message in problems_of(json.dumps(inline.value)):
-                part, _ = inline.at(path)
-                if not part.bad:
-                    yield Finding(part.start, path_of(("tasks", number, "judge", "schema", *path)), message)
-        if file is not None and _is_fixture(file) and (problem := problem_in(file.value)):
-            where = path_of(("tasks", number, "judge", "schema_file"))
-            yield Finding(file.start, where, f"{shown(file.value)} {problem}")
+        for steps, judge in judges_of(task):
+            if judge.value.get("type") != "json-schema":
+                continue
+            here, inline, file = ("tasks", number, *steps), judge.get("schema"), judge.get("schema_file")
+            if inline is not None and isinstance(inline.value, dict):
+                for path, message in problems_of(json.dumps(inline.value)):
+                    part, _ = inline.at(path)
+                    if not part.bad:
+                        yield Finding(part.start, path_of((*here, "schema", *path)), message)
+            if file is not None and _is_fixture(file) and (problem := problem_in(file.value)):
+                yield Finding(file.start, path_of((*here, "schema_file")), f"{shown(file.value)} {problem}")
+
+
+def judges_of(task: Node) -> Iterator[tuple[Steps, Node]]:
+    """Every judge of a task, those included that others combine, wherever it stands; only mappings."""
+    judge = task.get("judge")
+    waiting: list[tuple[Steps, Node]] = [(("judge",), judge)] if judge else []
+    waiting += [(("checks", index), node) for index, node in enumerate(task.items("checks"))]
+    for steps, node in waiting:
+        if isinstance(node.value, dict):
+            yield steps, node
+            waiting += [((*steps, "not"), inner) for inner in [node.get("not")] if inner]
+            waiting += [((*steps, "any", index), inner) for index, inner in enumerate(node.items("any"))]
+
+
+def wrong_checks(root: Node) -> Iterator[Finding]:
+    """What is wrong between keys that say how a task is judged, each of which may be right by itself."""
+    version = root.get("version")
+    for number, task in enumerate(root.items("tasks")):
+        if isinstance(task.value, dict) and not task.bad:
+            for steps, key, message in _wrong_task(task, version.value if version else None):
+                node, is_there = task.at(steps)
+                start = node.key_start if is_there and key else node.start
+                yield Finding(start, path_of(("tasks", number, *steps)), message)
+
+
+def _wrong_task(task: Node, version: Any) -> Iterator[tuple[Steps, bool, str]]:
+    """The steps to each mistake, whether it is the key there, and what is wrong."""
+    judge, checks, threshold = (task.get(key) for key in ("judge", "checks", "threshold"))
+    if judge is None and checks is None:
+        yield ("judge",), False, "is missing; this key is required"
+    for one, other in (("judge", "checks"), ("prompt", "messages")):
+        if task.get(one) is not None and task.get(other) is not None:
+            yield (other,), True, f"stands beside {one}; a task has one of the two"
+    if threshold is not None and checks is None:
+        yield ("threshold",), True, "needs checks, whose mean score it is compared with"
+    for key, node in (("checks", checks), ("threshold", threshold)):
+        if node is not None and version == "1.0":
+            yield (key,), True, 'needs version: "1.1" at the top of the suite'
+    placed = [node.value for node in task.items("files")]
+    for steps, node in judges_of(task):
+        for index, file in enumerate(node.items("unchanged") if node.value.get("type") == "files" else ()):
+            if f"{FOLDER}/{file.value}" not in placed:
+                said = f"{shown(file.value)} is not there at the start; add {FOLDER}/{file.value} to the task's files"
+                yield (*steps, "unchanged", index), False, said
+    entries = [node.value for node in task.items("checks")]
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        return
+    named = [entry.get("name") for entry in entries]
+    for index, name in enumerate(named):
+        if isinstance(name, str) and name in named[:index]:
+            yield ("checks", index, "name"), False, f"duplicate name {shown(name)}; must be unique"
+    if all(entry.get("weight") == 0 for entry in entries):
+        yield ("checks",), False, "have no weight at all; give one of them a weight above 0"
+    if threshold is None and all(entry.get("required") is False for entry in entries):
+        yield ("checks",), False, "are all not required, so that every output passes; add a threshold"
+    timed = [index for index, entry in enumerate(entries) if entry.get("type") == "benchmark"]
+    for index in timed[1:]:
+        yield ("checks", index), False, "is a second benchmark; a task can have one"
 
 
 def _home(suite_folder: Path) -> Path:
@@ -278,10 +384,16 @@ def _is_fixture(node: Node) -> bool:
 
 
 def _named_files(task: Node) -> Iterator[tuple[Steps, Node]]:
-    for steps in (*(("judge", key) for key in _JUDGE_KEYS), ("replies", "pass"), ("replies", "fail")):
-        node, is_there = task.at(steps)
+    for name in ("pass", "fail"):
+        node, is_there = task.at(("replies", name))
         if is_there:
-            yield steps, node
+            yield ("replies", name), node
+    for steps, judge in judges_of(task):
+        for key in (*_JUDGE_KEYS, "function"):
+            if (file := judge.get(key)) is not None:
+                yield (*steps, key), file
+        for index, file in enumerate(judge.items("argv")):
+            yield (*steps, "argv", index), file
     for index, node in enumerate(task.items("files")):
         yield ("files", index), node
 

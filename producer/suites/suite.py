@@ -15,7 +15,6 @@ from typing import Any
 from aggregate.text.files import no_cycle_search
 from judges.errors import UpliftError
 from judges.safe_text import did_you_mean, path_of, shown
-from judges.spec import Contains
 from producer.suites import rules, yaml_file
 from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem
 from workers.store.messages import Task
@@ -25,7 +24,10 @@ __all__ = ["InvalidSuite", "Problem", "Suite", "UnknownSelection", "load", "sele
 
 @dataclass(frozen=True)
 class Suite:
-    """The tasks that a skill is judged by; `folder` holds `fixtures/`, `warnings` are lines to print."""
+    """The tasks that a skill is judged by; `folder` holds `fixtures/`, `warnings` are lines to print.
+
+    `hints` are for whoever checks the suite, and not for each run.
+    """
 
     path: Path
     folder: Path
@@ -34,6 +36,7 @@ class Suite:
     description: str
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 class InvalidSuite(UpliftError):
@@ -79,7 +82,10 @@ def _checked(document: Document, path: Path) -> Suite:
         raise InvalidSuite(problems)
     content = document.root.value
     defaults = content.get("defaults", {})
-    tasks = tuple(Task.model_validate({**defaults, **task}) for task in content["tasks"])
+    sees = rules.SEES_SINCE.get(content["version"])
+    tasks = tuple(
+        Task.model_validate({**defaults, **task}, context={"sees": sees}) for task in content["tasks"]
+    )
     return Suite(
         path=path,
         folder=path.parent,
@@ -87,16 +93,20 @@ def _checked(document: Document, path: Path) -> Suite:
         version=content["version"],
         description=content.get("description", ""),
         tasks=tasks,
-        warnings=tuple(map(str, document.problems(_doubts(document.root, tasks)))),
+        warnings=tuple(map(str, document.problems(_doubts(document.root)))),
+        hints=tuple(map(str, document.problems(_hints(document.root)))) if sees is None else (),
     )
 
 
-def validate(paths: Iterable[Path], read: Callable[[Path], Suite] = load) -> list[Problem]:
-    """All that is wrong with several suites, in the order given; an empty list when nothing is."""
+def validate(
+    paths: Iterable[Path], read: Callable[[Path], Suite] = load, hints: list[str] | None = None
+) -> list[Problem]:
+    """All that is wrong with several suites, in the order given; what could be better is added to `hints`."""
     problems: list[Problem] = []
     for path in paths:
         try:
-            read(path)
+            suite = read(path)
+            (hints if hints is not None else []).extend(suite.hints)
         except InvalidSuite as invalid:
             problems.extend(invalid.problems)
     return problems
@@ -141,6 +151,7 @@ def _findings(document: Document, folder: Path) -> Iterator[Finding]:
     if isinstance(root.value, dict):
         for findings in (
             rules.broken_rules(root, document.text),
+            rules.wrong_checks(root),
             _repeated_ids(root, document),
             rules.wrong_files(root, folder),
             rules.wrong_schemas(root, folder),
@@ -165,17 +176,29 @@ def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:
         first.setdefault(node.value, node)
 
 
-def _doubts(root: Node, tasks: Sequence[Task]) -> Iterator[Finding]:
-    """What is allowed and can hardly be meant: a contains task that no output can pass."""
-    for number, task in enumerate(tasks):
-        if not isinstance(task.judge, Contains):
-            continue
-        expected = [wanted.casefold() for wanted in task.judge.expected]
-        for index, banned in enumerate(task.judge.forbidden):
-            if any(banned.casefold() in wanted for wanted in expected):
-                steps = ("tasks", number, "judge", "forbidden", index)
-                message = f"forbidden {shown(banned)} is part of an expected string; no output can pass"
-                yield Finding(root.at(steps)[0].start, path_of(steps), message)
+def _doubts(root: Node) -> Iterator[Finding]:
+    """What is allowed and can hardly be meant: a contains judge that no output can pass."""
+    for path, judge in _judges(root, "contains"):
+        expected = [wanted.casefold() for wanted in judge.value["expected"]]
+        for index, banned in enumerate(judge.items("forbidden")):
+            if any(banned.value.casefold() in wanted for wanted in expected):
+                message = f"forbidden {shown(banned.value)} is part of an expected string; no output can pass"
+                yield Finding(banned.start, path_of((*path, "forbidden", index)), message)
+
+
+def _hints(root: Node) -> Iterator[Finding]:
+    """What is right and surprises people: a judge model that is not told what was asked."""
+    for path, judge in _judges(root, "llm-rubric"):
+        if "sees" not in judge.value:
+            message = 'its judge does not see the prompt; write sees: [prompt, output], or version: "1.1"'
+            yield Finding(judge.start, path_of(path), message)
+
+
+def _judges(root: Node, kind: str) -> Iterator[tuple[rules.Steps, Node]]:
+    for number, task in enumerate(root.items("tasks")):
+        for steps, judge in rules.judges_of(task):
+            if judge.value.get("type") == kind:
+                yield ("tasks", number, *steps), judge
 
 
 def located(path: Path, remarks: Mapping[str, str]) -> list[str]:

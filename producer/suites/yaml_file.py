@@ -3,6 +3,7 @@
 It is read narrowly, because files may come from strangers: one document, no tags, anchors, aliases, merge keys or
 directives, keys that are text, at most 32 levels. That makes it fast and safe too: nothing is constructed, nothing is
 expanded, and no level of the file is a level of Python's stack. A BOM, CRLF and lone CR are accepted.
+`parse_anchored` allows other tools' files anchors, aliases and merge keys, and no more values than it says.
 
 A plain (unquoted) scalar means what JSON would make of it: `null`, `true`, `false` (also `~`, nothing at all,
 and capitalised) and decimal numbers such as 30, -1, .5 or 1e3. Everything else is text, exactly as written:
@@ -17,7 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from math import isfinite
@@ -83,6 +84,7 @@ class Finding:
 MAX_DEPTH = 32
 MAX_EVENTS = 2_000_000
 MAX_FINDINGS = 2_000
+MAX_REPEATED = 100_000
 _MAX_NUMBER_LENGTH = 40
 # Past this depth libyaml's own cost grows with every level, so reading stops altogether.
 _HOPELESS_DEPTH = 256
@@ -111,13 +113,18 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def parse(text: str, file: str, events: Events = yaml_events) -> Document:
+def parse_anchored(text: str, file: str) -> Document:
+    """As `parse`, with anchors, aliases and merge keys; aliases may repeat up to 100,000 values in all."""
+    return parse(text, file, repeats=MAX_REPEATED)
+
+
+def parse(text: str, file: str, events: Events = yaml_events, *, repeats: int | None = None) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
     Problems call it `file`. `events` may read another language. An empty text has no values and nothing wrong.
     Never raises.
     """
-    builder = _Builder(text)
+    builder = _Builder(text, repeats)
     root = None
     try:
         root = builder.read(events)
@@ -183,6 +190,8 @@ class _Frame:
     key: str | None = None
     key_start: int = 0
     keep: bool = True
+    merging: bool = False
+    merged: list[Node] = field(default_factory=list)
 
     @property
     def awaits_key(self) -> bool:
@@ -200,17 +209,21 @@ class _Frame:
         if isinstance(children, list):
             children.append(node)
             value.append(node.value)
+        elif self.merging:
+            self.merged.append(node)
         elif self.keep and children is not None and self.key is not None:
             node.key_start = self.key_start
             children[self.key] = node
             value[self.key] = node.value
-        self.key = None
+        self.key, self.merging = None, False
 
 
 class _Builder:
     """Follows the parser's events with a stack of its own, so that deep files cost no recursion."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, repeats: int | None) -> None:
+        self._repeats = repeats  # how many values aliases may still repeat; None where there are to be none
+        self._anchors: dict[str, Node] = {}
         self.findings: list[Finding] = []
         # The outermost frame stands for the file: a list whose one entry is the document.
         self._frames = [_Frame(Node(0, [], []), None, rejected=False)]
@@ -242,10 +255,9 @@ class _Builder:
             elif kind is yaml.SequenceStartEvent:
                 self._container(event, Node(event.start_mark.index, [], []))
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                self._frames.pop()
+                self._merge(self._frames.pop())
             elif kind is yaml.AliasEvent:
-                alias = shown(f"*{event.anchor}")
-                self._reject(event.start_mark.index, f"alias {alias} is not allowed; write the value out")
+                self._alias(event.anchor, event.start_mark.index)
             elif kind is yaml.DocumentEndEvent:
                 self._look_behind(event.end_mark.index)
                 break
@@ -280,13 +292,13 @@ class _Builder:
         start, value = event.start_mark.index, event.value
         if self._characters:
             self.complain_of_characters(event.end_mark.index, since=start)
-        self._complain_of_properties(event)
+        self._properties(event, node := Node(start, value))
         if event.tag is not None:
             self._reject(start)
             return
         if event.implicit[0]:
             try:
-                value = _plain_value(value)
+                value = node.value = _plain_value(value)
             except _NotAValue as wrong:
                 self._reject(start, str(wrong))
                 return
@@ -296,15 +308,53 @@ class _Builder:
         if frame.awaits_key:
             self._key(frame, value, event)
         else:
-            frame.take(Node(start, value))
+            frame.take(node)
+
+    def _alias(self, name: str, start: int) -> None:
+        """Put the value that has the anchor in the alias's place; its parts are shared, and all of them count."""
+        alias, target, wrong = shown(f"*{name}"), self._anchors.get(name), ""
+        if self._repeats is None:
+            wrong = "is not allowed; write the value out"
+        elif target is None:
+            wrong = "has no anchor before it"
+        elif any(frame.node is target for frame in self._frames):
+            wrong = "stands inside the value that it repeats"
+        elif self._frames[-1].awaits_key:
+            wrong = "is not a key; keys must be text"
+        if wrong or target is None or self._repeats is None:
+            self._reject(start, f"alias {alias} {wrong}")
+            return
+        parts = [(target, len(self._frames))]
+        while parts:
+            part, depth = parts.pop()
+            self._repeats -= 1
+            if self._repeats < 0 or depth > MAX_DEPTH + 1:
+                limits = f"at most {MAX_REPEATED:,} may be repeated in all, {MAX_DEPTH} levels deep"
+                self.complain(start, f"alias {alias} repeats too many values; {limits}")
+                raise _GiveUp
+            held = part.children
+            parts += [(each, depth + 1) for each in (held.values() if isinstance(held, dict) else held or ())]
+        self._frames[-1].take(Node(target.start, target.value, target.children, bad=target.bad))
+
+    def _merge(self, frame: _Frame) -> None:
+        """Give a mapping, which ends here, the keys that its merge keys lend it; its own come first."""
+        node = frame.node
+        for lent in (each for holder in frame.merged for each in holder.items() or [holder]):
+            if not isinstance(lent.children, dict):
+                self.complain(lent.start, "merge key << needs a mapping, or a list of mappings")
+            elif isinstance(node.children, dict):
+                node.children = {**lent.children, **node.children}
+                node.value.update({key: lent.value[key] for key in lent.value if key not in node.value})
 
     def _key(self, frame: _Frame, key: Any, event: Any) -> None:
-        start, keep = event.start_mark.index, False
+        start, keep, merging = event.start_mark.index, False, False
         if not isinstance(key, str):
             self.complain(start, f"key {event.value or 'nothing'} is not text; keys must be text (quote it)")
         elif key == "<<" and event.implicit[0]:
-            self.complain(start, "merge key << is not allowed; write the keys out")
-            frame.node.bad = True
+            if self._repeats is None:
+                self.complain(start, "merge key << is not allowed; write the keys out")
+                frame.node.bad = True
+            merging = self._repeats is not None
         elif (first := frame.node.get(key)) is not None:
             line = self._document.line(first.key_start)
             frame.take_key(key, start, keep=False)
@@ -312,9 +362,10 @@ class _Builder:
         else:
             keep = True
         frame.take_key(event.value, start, keep=keep)
+        frame.merging = merging
 
     def _container(self, event: Any, node: Node) -> None:
-        self._complain_of_properties(event)
+        self._properties(event, node)
         parent, depth = self._frames[-1], len(self._frames)
         step, rejected = parent.next_step, True
         if depth > _HOPELESS_DEPTH:
@@ -331,9 +382,11 @@ class _Builder:
             rejected = parent.rejected
         self._frames.append(_Frame(node, step, rejected=rejected))
 
-    def _complain_of_properties(self, event: Any) -> None:
+    def _properties(self, event: Any, node: Node) -> None:
         start = event.start_mark.index
-        if event.anchor is not None:
+        if event.anchor is not None and self._repeats is not None:
+            self._anchors[event.anchor] = node
+        elif event.anchor is not None:
             self.complain(start, f"anchor {shown(f'&{event.anchor}')} is not allowed; write the value out")
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")

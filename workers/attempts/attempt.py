@@ -19,7 +19,7 @@ import redis
 
 import judges
 from aggregate.records.record import AttemptRecord, Outcome
-from judges.judgment import Completion, Judgment, usage
+from judges.judgment import Ask, Completion, Judgment, usage
 from judges.judgment import Workspace as Place
 from judges.safe_text import each_text, storable, storable_text
 from judges.spec import Rubric
@@ -147,7 +147,7 @@ class Attempt:
         """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
         source = run.source_of_answers(self._question.model)
-        if source is not None or self._claim.errors:
+        if source is not None or self._claim.errors or run.manifest.has_answers:
             self._workspace = stored = Stored(run, self._index)
             if (answer := await stored.answer(self._question, source)) is not None:
                 return answer
@@ -257,32 +257,48 @@ class Attempt:
         """Judge a completion; returns the judgment and the seconds it took. Its calls go on the answer's bill."""
         assert answer.completion is not None
         run, begun = self._run, time.perf_counter()
-        where = Place(suite=run.fixtures, left=left, sandbox=run.manifest.sandbox)
+        task, asked = self._question.task, self._question.model
+        client = run.model(asked) if is_simulated(asked) else None
+        passes = client.passes(answer.request) if isinstance(client, Sim) else True if client else None
+        sandbox = run.manifest.sandbox
+        where = Place(run.fixtures, left, sandbox, prompt=task.prompt, passes=passes)
 
-        async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
-            # Where the run's model is not real, no judge is asked either.
-            asked = self._question.model
-            spec = asked if is_simulated(asked) else model or run.manifest.judge_model or asked
-            if is_simulated(spec):
-                return self._simulated_grade(answer.request, spec)
-            request = Request(
-                prompt=prompt, system=system, params=run.settings.params, sandbox=run.manifest.sandbox
+        def ask_about(rubric: Rubric, where: Place) -> Ask:
+            async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
+                # Where the run's model is not real, no judge is asked either.
+                spec = asked if is_simulated(asked) else model or run.manifest.judge_model or asked
+                if is_simulated(spec):
+                    return self._simulated_grade(answer.request, spec, rubric, where.passes)
+                request = Request(
+                    prompt=prompt, system=system, params=run.settings.params, sandbox=run.manifest.sandbox
+                )
+                return kept(await self._graded(spec, request, answer.bill))
+
+            return ask_judge
+
+        if task.judge is not None:
+            judgment = await judges.judge_about(task.judge, answer.completion, ask_about, where)
+        else:
+            judgment = await judges.judge_all(
+                task.checks,
+                task.threshold,
+                answer.completion,
+                ask_about,
+                where,
+                spare=run.manifest.spare_checks,
             )
-            return kept(await self._graded(spec, request, answer.bill))
-
-        judgment = await judges.judge(self._question.task.judge, answer.completion, ask_judge, where)
         return judgment, time.perf_counter() - begun
 
-    def _simulated_grade(self, request: Request, spec: str) -> Completion:
+    def _simulated_grade(
+        self, request: Request, spec: str, rubric: Rubric, passes: bool | None
+    ) -> Completion:
         """A mocked judge is content, a simulated one gives the score that was drawn for the attempt."""
         from judges.checks.rubric import reply_with_score
 
-        rubric = self._question.task.judge
-        assert isinstance(rubric, Rubric)
         client = self._run.model(spec)
-        reply = reply_with_score(rubric, 1.0, "mock")
+        reply = reply_with_score(rubric, 0.0 if passes is False else 1.0, "mock")
         if isinstance(client, Sim):
-            score = client.rubric_score(request, rubric.pass_threshold)
+            score = client.rubric_score(request, rubric.pass_threshold, passes=passes)
             reply = reply_with_score(rubric, score, "simulated")
         return Completion(text=reply, cost_usd=0.0, cost_source="simulated")
 
@@ -413,8 +429,17 @@ def _grade(judgment: Judgment) -> dict[str, Any]:
     """The fields of a record that a judge decides."""
     kept = {name: getattr(judgment, name) for name in ("score", "details", "error", *_MEASURED)}
     # What was measured is the record's, and not its judgment's too.
-    judgments = judgment.panel or (judgment.model_copy(update=_MEASURED),)
+    judgments = judgment.panel or (judgment,)
+    if judgment.benchmarks or judgment.tests or judgment.snapshot:
+        judgments = tuple(
+            one.model_copy(update=_MEASURED) if _measured_by(one, judgment) else one for one in judgments
+        )
     return {"outcome": _OUTCOMES[judgment.passed], "judgments": judgments, **kept}
+
+
+def _measured_by(one: Judgment, judgment: Judgment) -> bool:
+    """Whether what the judgment measured is what this one of its parts, or it alone, has measured."""
+    return all(getattr(one, name) is getattr(judgment, name) for name in _MEASURED)
 
 
 def _packed(record: AttemptRecord) -> tuple[AttemptRecord, bytes]:

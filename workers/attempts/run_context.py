@@ -7,6 +7,7 @@ what nobody knows is counted apart, never as nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import zlib
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,7 +23,6 @@ import redis.asyncio
 
 from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion, ranges, usage
-from workers.attempts.prompt import prepend, skill_text
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
 from workers.store import keys
@@ -36,6 +37,8 @@ TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times a
 LARGE_TASK_BYTES = 64 << 10
 TELL_SECONDS = 1.0
 _RANGES = ranges(Completion)
+_INTRODUCTION = "You have the following skill. Use it where it helps with the task that comes after it."
+_SHORTEST_FENCE = 4
 
 
 class RunGone(Exception):
@@ -377,3 +380,28 @@ class Runs:
         for run in self._known.values():
             await run.close()
         self._folders.close()
+
+
+def prepend(skill_text: str, prompt: str) -> str:
+    """The skill's text in front of the prompt, neither of them changed.
+
+    The fence is longer than any run of backticks in the skill, so that no skill can end it early; it depends
+    on the skill's text alone, so that a repeated run asks the very same thing.
+    """
+    return _front(skill_text) + prompt
+
+
+@lru_cache(
+    maxsize=64
+)  # the same for every attempt, and looking through a long skill takes longer than the rest of one
+def _front(skill_text: str) -> str:
+    longest = max(map(len, re.findall("`+", skill_text)), default=0)
+    fence = "`" * max(_SHORTEST_FENCE, longest + 1)
+    end = "" if skill_text.endswith("\n") else "\n"
+    return f"{_INTRODUCTION}\n\n{fence}markdown\n{skill_text}{end}{fence}\n\n"
+
+
+@lru_cache(maxsize=64)
+def skill_text(folder: Path) -> str:
+    """The text of a skill's SKILL.md."""
+    return (folder / "SKILL.md").read_text(encoding="utf-8")

@@ -13,12 +13,15 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from judges.inside.remove_folder import remove
+from judges.judgment import LEFT_OUT
+from judges.spec import CommandCheck, Files, Pytest, PythonFunction
 from workers.attempts.run_context import Answer, Question, Run, is_ungraded, measured, now
 from workers.models.model import Request, secrets, without_secrets
 from workers.store import bundles, keys
@@ -30,12 +33,21 @@ from workers.store.run_store import unpack
 MAX_FILES = 500
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 16
+MAX_NAMES = 10_000
+
+
+def reads_files(task: Task) -> bool:
+    """Whether a judge of the task is shown what an agent left; a suite's own code may look, or not."""
+    code = Pytest | Files | PythonFunction | CommandCheck
+    sees = any("files" in rubric.sees for rubric in task.rubrics)
+    return sees or any(isinstance(judge, code) for judge in task.leaves)
 
 
 class AttemptFolder:
     """A folder of its own for one attempt; `close` removes it."""
 
     def __init__(self, task: Task, suite: Path | None) -> None:
+        self._task = task
         self._root = Path(tempfile.mkdtemp(prefix="uplift-attempt-"))
         self.folder = self._root / "workspace"
         self.folder.mkdir()
@@ -53,6 +65,8 @@ class AttemptFolder:
         room = MAX_BYTES
         for path, size in _plain_files(self.folder):
             name = without_secrets(path.relative_to(self.folder).as_posix())
+            if name == LEFT_OUT:
+                continue
             if size > room or len(content) >= MAX_FILES or len(name.encode()) > bundles.MAX_PATH_BYTES:
                 continue
             try:
@@ -68,6 +82,10 @@ class AttemptFolder:
                 continue  # without their secrets, two names are one
             content[name] = place.read_bytes()
             room -= len(data)
+        if any(isinstance(judge, Files) for judge in self._task.leaves):
+            left_out = [name for name in map(without_secrets, _names(self.folder)) if name not in content]
+            content[LEFT_OUT] = "\n".join(left_out).encode()
+            (copy / LEFT_OUT).write_bytes(content[LEFT_OUT])
         return copy, bundles.pack_files(content)
 
     def close(self) -> None:
@@ -79,6 +97,22 @@ def _without_secrets(data: bytes) -> bytes:
     for secret in secrets():
         data = data.replace(secret.encode(), b"[redacted]")
     return data
+
+
+def _names(folder: Path) -> list[str]:
+    """Whatever has a name in a folder, of any kind, links not followed; the last one is "…" where there are more."""
+    found, waiting = list[str](), [(folder, 0)]
+    while waiting:
+        at, depth = waiting.pop()
+        with suppress(OSError), os.scandir(at) as entries:
+            for entry in entries:
+                if len(found) >= MAX_NAMES:
+                    return [*found, "…"]
+                if entry.name.isprintable():
+                    found.append(Path(entry.path).relative_to(folder).as_posix())
+                    if depth < MAX_DEPTH and entry.is_dir(follow_symlinks=False):
+                        waiting.append((Path(entry.path), depth + 1))
+    return found
 
 
 def _plain_files(folder: Path, depth: int = 0) -> Iterator[tuple[Path, int]]:
@@ -118,7 +152,9 @@ class Stored:
         run = Keys(self._run.manifest.run_id)
         record = await self._record(run.records if source is None else run.stored)
         if source is None and (record is None or not is_ungraded(record)):
-            return None
+            record = await self._record(run.stored) if self._run.manifest.has_answers else None
+            if record is None:
+                return None
         request = Request(
             prompt=question.task.prompt,
             task=question.task,
@@ -153,7 +189,7 @@ class Stored:
                 await asyncio.to_thread(self._unpack, self._bundle)
             except BundleError as problem:
                 return f"the files that the agent left cannot be unpacked: {problem}"
-        elif task.judge.type == "pytest":
+        elif reads_files(task):
             return "the files that the agent left were not kept, and this judge reads them"
         return None
 

@@ -24,9 +24,13 @@ class Anthropic(SdkModel):
     async def _send(self, client: anthropic.AsyncAnthropic, arguments: dict[str, Any]) -> Any:
         return await client.messages.with_raw_response.create(**arguments)
 
-    def _arguments(self, params: dict[str, Any], question: dict[str, str]) -> dict[str, Any]:
+    def _arguments(self, params: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
         params.pop("seed", None)  # the Messages API has none, but one run may ask several vendors
-        return {"messages": [question], "max_tokens": params.pop("max_tokens", DEFAULT_MAX_TOKENS)}
+        said = [message for message in messages if message["role"] != "system"]
+        if len(said) < len(messages):
+            system = [message["content"] for message in messages if message["role"] == "system"]
+            params["system"] = "\n\n".join([*filter(None, [params.get("system")]), *system])
+        return {"messages": said, "max_tokens": params.pop("max_tokens", DEFAULT_MAX_TOKENS)}
 
     def _text(self, answer: dict[str, Any]) -> str | None:
         blocks = answer.get("content")

@@ -18,7 +18,6 @@ from typing import Literal, assert_never, cast, get_args
 from packaging.requirements import Requirement
 
 from judges.safe_text import did_you_mean
-from judges.spec import Rubric
 from workers.models import sim
 from workers.models.model import KEYS, UNBILLED, Model, ModelFailed, UnknownModel
 from workers.store.messages import CommandSpec, ModelSettings, Task
@@ -92,9 +91,9 @@ def is_simulated(spec: str) -> bool:
 
 def graders(task: Task, spec: str, judge_model: str | None) -> list[str]:
     """The models that judge an answer of `spec`, one call each; none where the answer itself is not real."""
-    if not isinstance(task.judge, Rubric) or is_simulated(spec):
+    if is_simulated(spec):
         return []
-    return [judge or judge_model or spec for judge in task.judge.judges or [""]]
+    return [judge or judge_model or spec for rubric in task.rubrics for judge in rubric.judges or [""]]
 
 
 def asked(

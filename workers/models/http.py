@@ -126,7 +126,7 @@ class SdkModel:
             params["system"] = request.system
         params = {name: value for name, value in params.items() if value is not None}
         params.pop("base_url", None)
-        arguments = self._arguments(params, {"role": "user", "content": request.prompt})
+        arguments = self._arguments(params, _messages(request))
         # The SDK's signature changes with the models; what the API does not know it refuses by name.
         return {"model": self.name, **arguments, **({"extra_body": params} if params else {})}
 
@@ -160,11 +160,22 @@ class SdkModel:
     # where an answer has no `text_holder`.
     text_holder: str
     _client: Callable[..., Any]
-    _arguments: Callable[[dict[str, Any], dict[str, str]], dict[str, Any]]
+    _arguments: Callable[[dict[str, Any], list[dict[str, str]]], dict[str, Any]]
     _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
     _text: Callable[[dict[str, Any]], str | None]
     _is_cut: Callable[[dict[str, Any]], bool]
     _usage: Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _messages(request: Request) -> list[dict[str, str]]:
+    """What is said to the model: a task's own messages have the skill in front of the user's first."""
+    task = request.task
+    if task is None or not task.messages:
+        return [{"role": "user", "content": request.prompt}]
+    messages = [message.model_dump() for message in task.messages]
+    first = next(message for message in messages if message["role"] == "user")
+    first["content"] = request.prompt.removesuffix(task.prompt) + first["content"]
+    return messages
 
 
 def read(body: bytes) -> tuple[dict[str, Any], bool]:

@@ -30,10 +30,10 @@ class OpenAI(SdkModel):
     async def _send(self, client: openai.AsyncOpenAI, arguments: dict[str, Any]) -> Any:
         return await client.chat.completions.with_raw_response.create(**arguments)
 
-    def _arguments(self, params: dict[str, Any], question: dict[str, str]) -> dict[str, Any]:
+    def _arguments(self, params: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
         system = params.pop("system", None)
         before = [{"role": "system", "content": system}] if system else []
-        arguments: dict[str, Any] = {"messages": [*before, question]}
+        arguments: dict[str, Any] = {"messages": [*before, *messages]}
         if (max_tokens := params.pop("max_tokens", None)) is not None:
             # OpenAI's newer models refuse the old name; other servers often know only that one.
             arguments["max_tokens" if self._base_url() else "max_completion_tokens"] = max_tokens

@@ -18,10 +18,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from judges import text_judge
-from judges.judgment import Completion, Workspace
+from judges import conclude, text_judge
+from judges.judgment import Completion, Workspace, yes_or_no
 from judges.safe_text import did_you_mean
-from judges.spec import Contains, JudgeSpec, Rubric
+from judges.spec import (
+    Benchmark,
+    CommandCheck,
+    Contains,
+    Files,
+    JudgeSpec,
+    Length,
+    Pytest,
+    PythonFunction,
+    Rubric,
+)
 from workers.models.model import UNBILLED, Model, ModelFailed, Request
 from workers.store.messages import Task
 
@@ -47,8 +57,40 @@ def _fitting(settings: str, kind: type[JudgeSpec], passes: bool) -> str | None:
     return next((text for text in _guesses(judge) if judged(text).passed is passes), None)
 
 
+def fitting_all(task: Task, passes: bool) -> str | None:
+    """The same for a task whose judges combine others or are several; rubrics and an agent's files are simulated."""
+    settings = {"id", "prompt", "judge", "checks", "threshold"}
+    return _fitting_all(task.model_dump_json(include=settings, by_alias=True), passes)
+
+
+@lru_cache(maxsize=4096)
+def _fitting_all(settings: str, passes: bool) -> str | None:
+    task = Task.model_validate_json(settings)
+    if any(isinstance(leaf, Pytest | Benchmark | PythonFunction | CommandCheck) for leaf in task.leaves):
+        return None
+    try:
+        judges = [text_judge(check, Workspace()) for check in task.judges]
+    except FileNotFoundError:
+        return None
+    own = [fit for check in task.judges if (fit := fitting(check, True)) is not None]
+    for text in ("\n".join(own), *own, *_SHORT):
+        told = [yes_or_no("simulated", passes, "") if judge is None else judge(text) for judge in judges]
+        if conclude(task.judges, task.threshold, told).passed is passes:
+            return text
+    return None
+
+
 def _guesses(judge: JudgeSpec) -> Iterator[str]:
     """What the judge's own texts would be as patterns, a few short values, the texts themselves, and a long one."""
+    for inner in judge.inner:
+        yield from _guesses(inner)
+    if isinstance(judge, Contains):
+        yield "\n".join(judge.expected)
+    if isinstance(judge, Length):
+        least = {unit: ends[0] or 0 for unit, ends in judge.bounds.items()}
+        words = ["word"] * max(least.get("words", 0), -(-least.get("characters", 0) // 4))
+        yield " ".join(words)
+        yield "\n".join([*words, *["word"] * (least.get("lines", 0) - len(words))])
     texts = [value for name, value in judge if name != "type" and isinstance(value, str)]
     for text in texts:
         for pattern in (text, text.split("|")[0].strip("^$")):
@@ -115,9 +157,16 @@ def _value(key: str, text: str) -> float | int | str:
 def missing_reply(task: Task) -> str | None:
     """Why sim cannot give this task a right answer; None where it can. The producer asks before a run starts."""
     given = task.replies is not None and task.replies.passing is not None
-    if given or isinstance(task.judge, Contains | Rubric) or fitting(task.judge, True) is not None:
+    if given or isinstance(task.judge, Contains | Rubric | Files):
         return None
-    return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judge.type} task"
+    if _words(task, True) is not None:
+        return None
+    return f"task {task.id}: sim needs replies: {{pass: fixtures/…}} to answer a {task.judged_by} task"
+
+
+def _words(task: Task, passes: bool) -> str | None:
+    alone = task.judge is not None and not task.judge.inner
+    return fitting(task.judges[0], passes) if alone else fitting_all(task, passes)
 
 
 class Sim(Model):
@@ -143,13 +192,14 @@ class Sim(Model):
         chance = self.settings.candidate if is_candidate else self.settings.baseline
         return not self._is_garbage(request) and self._unit(request, 0) < chance
 
-    def rubric_score(self, request: Request, threshold: float) -> float:
+    def rubric_score(self, request: Request, threshold: float, *, passes: bool | None = None) -> float:
         """The score that a rubric judge is to give: at or above the threshold just when the attempt passes.
 
-        With a threshold of 0 every score passes, so nothing can be drawn to fail.
+        With a threshold of 0 every score passes, so nothing can be drawn to fail. A rubric of which the opposite is
+        wanted is told so by `passes`.
         """
-        score = self._unit(request, 3)
-        return threshold + (1 - threshold) * score if self.passes(request) else threshold * score
+        score, passes = self._unit(request, 3), self.passes(request) if passes is None else passes
+        return threshold + (1 - threshold) * score if passes else threshold * score
 
     def latency(self, request: Request) -> float:
         """How long this attempt takes, in seconds."""
@@ -187,7 +237,7 @@ class Sim(Model):
             return _wrong(expected, start, kept % len(expected))
         if passes and (problem := missing_reply(request.task)):
             raise ModelFailed(problem, completion=UNBILLED)
-        words = fitting(judge, passes)
+        words = _words(request.task, passes)
         return words if words is not None else f"{ANSWER} good." if passes else WRONG
 
 

@@ -242,7 +242,7 @@ class Tally:
         if record.model_ms is not None and bill.calls:  # an answer that is only judged again took no time
             self.model_seconds[model].add(record.model_ms / 1000)
         if record.judge_ms is not None and record.judgments:
-            self.judge_seconds[record.judgments[0].judge].add(record.judge_ms / 1000)
+            self.judge_seconds[record.judgments[0].kind].add(record.judge_ms / 1000)
         if result != "stored":
             self.wasted_attempts += 1
             self.wasted_usd += bill.usd if result != "replaced" else 0.0

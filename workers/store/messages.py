@@ -10,13 +10,13 @@ first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, mod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from aggregate.records.settings import Setting, SharedSettings
-from judges.judgment import Sandbox
-from judges.spec import JudgeSpec
+from judges.judgment import CHECKS, Sandbox
+from judges.spec import MAX_CHECKS, JudgeSpec, OneJudge, Rubric, Threshold, unnamed
 from workers.store.keys import PROTOCOL
 
 DEFAULT_TIMEOUT_SECONDS = 300
@@ -34,19 +34,79 @@ class Replies(_Message):
     failing: Annotated[str | None, Field(alias="fail")] = None
 
 
+class ChatMessage(_Message):
+    """What one side of a conversation has said."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+def _asks(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    if not any(message.role == "user" for message in messages):
+        raise ValueError("must hold a message whose role is user")
+    return messages
+
+
 class Task(_Message):
-    """One prompt and one judge."""
+    """A prompt or a conversation, one judge or several checks. What is not used is nowhere written, as in digests."""
 
     id: str
     description: str = ""
     prompt: str
-    judge: Annotated[JudgeSpec, Field(discriminator="type")]
+    messages: Annotated[
+        tuple[ChatMessage, ...],
+        Field(json_schema_extra={"minItems": 1}, exclude_if=lambda messages: not messages),
+        AfterValidator(_asks),
+    ] = ()
+    judge: Annotated[
+        Annotated[OneJudge, AfterValidator(unnamed)] | None, Field(exclude_if=lambda judge: judge is None)
+    ] = None
+    checks: Annotated[
+        list[OneJudge],
+        Field(min_length=1, max_length=MAX_CHECKS, exclude_if=lambda checks: not checks),
+    ] = []
+    threshold: Annotated[Threshold | None, Field(exclude_if=lambda threshold: threshold is None)] = None
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     tier: str | None = None
     tags: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     replies: Replies | None = None
     should_trigger: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompt_of_messages(cls, value: Any) -> Any:
+        """Messages have a text too, for judges, pages and estimates."""
+        if not isinstance(value, dict) or "messages" not in value or "prompt" in value:
+            return value
+        messages = value["messages"] if isinstance(value["messages"], list) else []
+        said = [f"{each.get('role')}: {each.get('content')}" for each in messages if isinstance(each, dict)]
+        return {**value, "prompt": "\n\n".join(said) or "-"}
+
+    @model_validator(mode="after")
+    def _is_judged(self) -> Self:
+        if (self.judge is None) != bool(self.checks):
+            raise ValueError("must have either judge or checks")
+        return self
+
+    @property
+    def judges(self) -> tuple[JudgeSpec, ...]:
+        """The task's judge alone, or its checks."""
+        return tuple(self.checks) if self.judge is None else (self.judge,)
+
+    @property
+    def judged_by(self) -> str:
+        """The kind of the judge, in one word; tasks with several checks are a kind of their own."""
+        return CHECKS if self.judge is None else self.judge.kind
+
+    @property
+    def leaves(self) -> list[JudgeSpec]:
+        """All judges that look at the output, those included that others combine."""
+        return [leaf for judge in self.judges for leaf in judge.leaves]
+
+    @property
+    def rubrics(self) -> list[Rubric]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Rubric)]
 
 
 class Arm(_Message):
@@ -218,6 +278,13 @@ class WorkerSettings(SharedSettings):
             default="mount for agents, else prepend",
         ),
     ] = None
+    spare_checks: Annotated[
+        bool,
+        Setting(
+            "Limits and money",
+            "Ask no judge model once a required check that asks none has failed; such scores are missing.",
+        ),
+    ] = False
     sandbox: Annotated[
         Sandbox,
         Setting(
@@ -236,7 +303,7 @@ class Manifest(WorkerSettings):
     """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
 
     `fixtures` is a bundle's digest. With `rejudged_from`, an earlier run's id, no model is asked: its answers are in
-    the store, as those of `replay:` models always are.
+    the store, as those of `replay:` models always are; with `has_answers`, so are some of this run.
     """
 
     format_version: Literal[4] = PROTOCOL
@@ -247,6 +314,7 @@ class Manifest(WorkerSettings):
     fixtures: str | None = None
     settings: ModelSettings = ModelSettings()
     rejudged_from: str | None = None
+    has_answers: bool = False
     lane: str
 
     @property

@@ -36,7 +36,9 @@ const details = (() => {
   }
 
   function judgment(one) {
-    const name = one.judge_model ? `${one.judge}, ${one.judge_model}` : one.judge;
+    const kind = one.judge_model ? `${one.judge}, ${one.judge_model}` : one.judge;
+    const needed = one.required === false ? " (not required)" : "";
+    const name = one.check && one.check !== kind ? `${one.check}: ${kind}${needed}` : kind + needed;
     const score = known(one.score) ? `score ${Number(one.score.toPrecision(3))}` : "no score";
     const tests = one.tests && `tests: ${one.tests.passed || 0} passed, ${one.tests.failed || 0} failed, ${one.tests.errored || 0} errored`;
     return make(
