@@ -101,7 +101,10 @@ def test_the_suites_first_line_leads_editors_to_the_schema_beside_it(tmp_path: P
     new_suite.start(tmp_path)
     first = (tmp_path / "evals/suite.yaml").read_text().splitlines()[0]
     name = first.removeprefix("# yaml-language-server: $schema=")
-    assert json.loads((tmp_path / "evals" / name).read_text())["title"] == "Uplift task suite, versions 1.0 and 1.1"
+    assert (
+        json.loads((tmp_path / "evals" / name).read_text())["title"]
+        == "Uplift task suite, versions 1.0 and 1.1"
+    )
 
 
 def test_what_the_skill_is_judged_by_is_not_part_of_the_skill(tmp_path: Path) -> None:
