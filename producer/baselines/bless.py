@@ -27,7 +27,7 @@ from producer.settings.run_settings import InvalidOption
 from producer.state_root import Places
 from producer.suites import suite
 from workers.attempts.workspace import reads_files
-from workers.models.choose import agent_version, is_simulated
+from workers.models.choose import agent_version, is_agent, is_simulated
 
 if TYPE_CHECKING:
     _Record = AttemptRecord
@@ -221,8 +221,9 @@ def _changed(plan: Plan, now: Grounds, blessed: Blessed, path: Path) -> Iterator
 def _asks_the_same(plan: Plan, now: Grounds, blessed: Blessed, task_id: str) -> bool:
     """Whether only the judging of a task has changed, and its blessed answers can be judged anew."""
     (task,) = (task for task in plan.suite.tasks if task.id == task_id)
-    same = now.questions[task_id] == blessed.grounds.questions.get(task_id)
-    return same and not reads_files(task) and not any(map(is_simulated, plan.options.models))
+    same, models = now.questions[task_id] == blessed.grounds.questions.get(task_id), plan.options.models
+    files = reads_files(task) and any(is_agent(model, plan.options.settings) for model in models)
+    return same and not files and not any(map(is_simulated, models))
 
 
 def _versions(plan: Plan, blessed: Blessed) -> Iterator[str]:
