@@ -78,13 +78,9 @@ def test_a_full_server_is_said_loses_nothing_and_the_run_goes_on_when_there_is_r
         assert stage.until(lambda: stage.recorded() > 3, 60)
         stage.client.config_set("maxmemory", "1")
         before = stage.recorded()
-        assert stage.producer is not None
-        assert stage.producer.wait(timeout=90) == 3
-        assert "out of memory" in said(stage)
-        assert f"uplift resume {stage.run_id}" in said(stage)
+        assert stage.until(lambda: "out of memory" in said(stage), 60), stage.story()
         assert stage.recorded() >= before
         stage.client.config_set("maxmemory", "0")
-        stage.resume()
         assert_whole(stage)
 
 
@@ -94,12 +90,10 @@ def test_a_server_whose_disk_is_full_is_said_and_the_run_goes_on_when_there_is_r
         stage.start_worker()
         assert stage.until(lambda: stage.client.exists("uplift:workers"), 60)
         stage.evaluate()
-        assert stage.producer is not None
-        assert stage.producer.wait(timeout=120) == 3, stage.story()
-        assert "Traceback" not in said(stage)
+        assert stage.until(lambda: "No space left on device" in said(stage), 60), stage.story()
         make_room()
-        stage.resume() if stage.exists() else stage.evaluate()
         assert_whole(stage)
+        assert "Traceback" not in said(stage)
 
 
 @contextmanager
@@ -279,7 +273,7 @@ import os, sys
 sys.argv = ["uplift", "worker", "--broker", {url!r}]
 if not os.path.exists({marker!r}):
     open({marker!r}, "w").close()
-    from kombu.transport.redis import Channel
+    from workers.process.transport import Channel
     Channel._brpop_start = lambda self, timeout=None: None  # the broker is never asked for a message
 from producer.cli import main
 main()
