@@ -128,6 +128,8 @@ class Snapshot(_Stored):
 class Judgment(_Stored):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
+    `unguarded`: tests ran the output's code, if any, in their own process, where it could write its own verdict.
+
     A panel's consensus is one Judgment whose `panel` holds each member's own.
     """
 
@@ -144,6 +146,7 @@ class Judgment(_Stored):
     output_tokens: Count = None
     cost_usd: Usd = None
     saw_cut_text: bool = False
+    unguarded: bool = False
     panel: tuple[Self, ...] = ()
     benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None
