@@ -385,7 +385,7 @@ HARMS = {
         "    while True:\n"
         "        for other in others():\n"
         "            try: os.kill(other, signal.SIGSTOP)\n"
-        "            except ProcessLookupError: pass\n"  # it may have ended since it was found
+        "            except (ProcessLookupError, PermissionError): pass\n"  # it may have ended since it was found
         "        time.sleep(0.005)\n"  # often enough, and leaves the processor to other tests
     ),
 }
@@ -401,8 +401,10 @@ async def test_code_harms_what_it_is_compared_with_only_without_a_sandbox_and_th
     suite.write(bench=TESTED, oracle=ORIGINAL)
     output = f"WHOSE = '{whose}.py'\n{TO_OTHERS}\ndef work():\n    return 42\n{harm}\n"
     judgment = await suite.judge(output, sandbox, timeout_seconds=12.0)
-    if sandbox == "auto" and command.probe().bubblewrap:
-        assert judgment.passed is True, judgment  # there is nobody to be harmed
+    if (sandbox == "auto" and command.probe().bubblewrap) or "SIGSTOP" in harm:
+        assert judgment.passed is True, (
+            judgment
+        )  # nobody is there, or who would do it is stopped with the output's code
     elif os.geteuid() == 0:
         assert judgment.passed is True or "PermissionError" in judgment.details, judgment
     else:
