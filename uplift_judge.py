@@ -217,11 +217,11 @@ class Request:
                     seconds > 0
                 ):
                     code, stdin, stdout, stderr, reply = descriptors
-                    words = [str(word) for word in argv]
+                    words, most = [str(word) for word in argv], min(float(seconds), 1e9)
                     if b"\0" in os.fsencode("".join(words)):
                         raise ValueError("no argument can hold a NUL")
                     made = (code, stdin, stdout, stderr, socket.socket(fileno=reply))
-                    return cls(role, words, min(float(seconds), 1e9), *made)
+                    return cls(role, words, most, *made)
         except (OSError, ValueError, ArithmeticError, RecursionError):
             pass
         for descriptor in descriptors:
