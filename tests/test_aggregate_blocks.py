@@ -14,7 +14,7 @@ from aggregate.artifact.two_runs import compare
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
 from aggregate.report import html, markdown
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 from aggregate.report.terminal import result_table
 
 MODEL = "anthropic:claude-sonnet"

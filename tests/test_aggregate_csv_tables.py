@@ -19,7 +19,7 @@ from aggregate.artifact import build, comparison, two_runs
 from aggregate.records import frames, metrics
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
-from aggregate.report import csv_tables, source
+from aggregate.report import csv_tables, result_tables
 
 FILES = ["attempts.csv", "criteria.csv", "judgments.csv", "summary.json", "tasks.csv"]
 SEED_KEYS = [
@@ -130,7 +130,7 @@ def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere()
             "no_pass",
             *(one.name for one in metrics.METRICS if one.cost),
         }
-    assert {row.metric for row in source.ROWS} <= set(metrics.NAMES)
+    assert {row.metric for row in result_tables.ROWS} <= set(metrics.NAMES)
     compared = two_runs.compare(records, records)
     assert set(compared.first_run.model_dump()) == {one.name for one in metrics.METRICS if one.compared}
 
@@ -139,10 +139,10 @@ def test_a_row_of_a_metric_that_an_artifact_lacks_is_left_out(monkeypatch):
     """As that of an earlier version does, or an arm that was not run."""
     records = some_records()
     (built,) = build.from_frames(RunInfo.from_records(records), frames.collect(records))
-    before = source.metrics(built)
-    later = source.TableRow("Answers cut", "cut_rate", source.rate)
-    monkeypatch.setattr(source, "ROWS", (*source.ROWS, later))
-    assert source.metrics(built) == before
+    before = result_tables.metrics(built)
+    later = result_tables.TableRow("Answers cut", "cut_rate", result_tables.rate)
+    monkeypatch.setattr(result_tables, "ROWS", (*result_tables.ROWS, later))
+    assert result_tables.metrics(built) == before
 
 
 def test_the_page_about_numbers_names_every_metric():

@@ -25,8 +25,8 @@ from aggregate.formulas.verdict import largest_ratio
 from aggregate.records import frames
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
-from aggregate.report import html, markdown, source, terminal
-from aggregate.report.source import Material
+from aggregate.report import html, markdown, result_tables, terminal
+from aggregate.report.result_tables import Material
 from aggregate.text.formats import times
 
 Costs = dict[str, list[float | None]]
@@ -140,7 +140,7 @@ def test_a_task_with_several_models_counts_once_and_a_model_without_numbers_in_b
         2,
     )  # one of b's models has no bill
     # Both tasks are in the ratio, so the table does not speak of three.
-    assert [row[3] for row in source.efficiency(built(records))[1:]] == ["2"]
+    assert [row[3] for row in result_tables.efficiency(built(records))[1:]] == ["2"]
 
 
 def test_missing_stays_missing_and_zeros_are_left_out_of_ratios_and_counted():
@@ -304,7 +304,7 @@ def test_same_quality_is_said_where_an_interval_lies_within_the_margin():
     assert -many.margin < bounds.low < 0 < bounds.high < many.margin
     said = sentences.efficiency(many)
     assert said.startswith("Same quality (+0 points, -")
-    assert said.endswith("), 0.10 times the cost (0.09 to 0.11).")
+    assert said.endswith("), 0.10 times the cost (95 % interval 0.09 to 0.11).")
     few = built(halved(6, 0.1))
     assert few.interval.exactly_this_suite.high > few.margin
     assert sentences.efficiency(few).startswith("0.10 times the cost (")
@@ -318,7 +318,9 @@ def test_without_a_known_cost_the_sentence_speaks_of_tokens():
     ]
     said = sentences.efficiency(built(records))
     # Student's t with 5 degrees of freedom is 2.5706, and exp(2.5706 · ln 10 / sqrt(5 · 6)) is 2.947.
-    assert said.startswith("0.50 times the input tokens (0.17 to 1.47), 1.00 times the output tokens (")
+    assert said.startswith(
+        "0.50 times the input tokens (95 % interval 0.17 to 1.47), 1.00 times the output tokens ("
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,7 +349,7 @@ def test_terminal_markdown_and_page_show_the_same_table(tmp_path: Path):
     )
     records += paid({"lost": [1.0]}, {"lost": [1.0]}, outcome="failed")
     made = built(records, gate_cost="+10%")
-    cells = source.efficiency(made)[1]
+    cells = result_tables.efficiency(made)[1]
     assert cells[0] == "Cost"
     assert cells[3] == "10 of 11"
     for width in (80, 120):
@@ -356,15 +358,15 @@ def test_terminal_markdown_and_page_show_the_same_table(tmp_path: Path):
         (row,) = [line for line in lines if line.startswith("Cost  ")]
         assert row.split() == " ".join(cells).split()
     assert f"| {' | '.join(cells)} |" in markdown.text(a_material(made))
-    assert source.view(made)["efficiency"][1] == cells
+    assert result_tables.view(made)["efficiency"][1] == cells
     page = html.write(a_material(made), tmp_path / "page.html").read_text()
     assert "What the candidate takes, as a share of the baseline" in page
     assert f"<td>{cells[1]}</td>" in page
-    assert sentences.efficiency(made).rstrip(".") in page
+    assert sentences.efficiency(made).rstrip(".").replace(" %", "\xa0%") in page
 
 
 def test_one_call_an_attempt_is_not_shown_as_a_finding():
     records = both_arms(
         {"a": "p", "b": "p"}, {"a": "p", "b": "p"}, completion={"text": "x", "turns": 1, "cost_usd": 1}
     )
-    assert [row[0] for row in source.efficiency(built(records))[1:]] == ["Cost"]
+    assert [row[0] for row in result_tables.efficiency(built(records))[1:]] == ["Cost"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregate.formulas.intervals import share_at_most_zero
 from aggregate.formulas.power import attempts_needed, min_detectable_effect, tasks_needed
+from aggregate.formulas.significance import share_at_most_zero
 
 
 def found(effect, tasks, attempts, rate, task_sd=0.0, draws=2000):

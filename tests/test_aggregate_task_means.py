@@ -10,14 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from aggregate.formulas.intervals import (
-    delta_interval,
-    differences_interval,
-    share_at_most_zero,
-    share_below,
-    two_sided,
-    weighted,
-)
+from aggregate.formulas.intervals import delta_interval, differences_interval, share_below, weighted
+from aggregate.formulas.significance import share_at_most_zero, two_sided
 
 # What pass rates over a few attempts can differ by, and what a mean over models may leave.
 differences = st.one_of(

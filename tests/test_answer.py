@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,12 +20,13 @@ from rich.console import Console
 from aggregate.artifact import build, sentences
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.file import stdout_line
-from aggregate.artifact.model import Artifact, Needed, loads
+from aggregate.artifact.model import AnswerLine, Artifact, LineKind, Needed, loads
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
 from aggregate.report.answer_block import answer_block
-from aggregate.report.source import Material, candidate_row, moved, next_of, ranked, shared
+from aggregate.report.charts import axis
+from aggregate.report.result_tables import Material, candidate_row, groups, moved, next_of, ranked, shared
 from aggregate.report.terminal import result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
@@ -311,6 +312,67 @@ def test_the_answer_fits_its_lines_and_commands_stay_whole(end):
     assert lines[-1].lstrip().startswith("page: ")
 
 
+def test_an_answer_with_much_to_say_gives_up_words_but_no_line():
+    (artifact,) = frozen("improved")
+    answer = answer_of(artifact)
+    kinds = [kind for kind in get_args(LineKind) if kind not in ("why", "bill", "rates")]
+    lines = [AnswerLine(kind=kind, text=f"{kind}: " + "a word " * 60) for kind in kinds]
+    said = artifact.model_copy(update={"answer": answer.model_copy(update={"lines": lines})})
+    for width in (80, 120):
+        shown = terminal([said], width).splitlines()
+        assert sum(max(1, -(-len(line) // width)) for line in shown) == 15
+        assert [line.split(":")[0].strip() for line in shown if ": a word" in line] == kinds
+        assert shown[-1].lstrip().startswith("page: ")
+
+
+def test_the_remedy_at_the_end_of_a_message_is_not_cut():
+    remedy = "(it runs confined: name the folders that it needs under `readable`)"
+    message = (
+        f"ModelFailed: agent ended with exit code 2: can't open file '/{'folder/' * 12}agent.py' {remedy}"
+    )
+    (artifact,) = made(both_arms(many("e", 6), many("e", 6), error=message))
+    assert f"{remedy} (12×)" in flat(terminal([artifact], 80))
+
+
+@pytest.mark.parametrize(
+    ("code", "advised"),
+    [
+        ("timeouts", "first give tasks a longer timeout_seconds, then run it again"),
+        (
+            "never_loaded",
+            "first make its description say when to use it, or try --skill-mode prepend, then run it again",
+        ),
+        ("saturated", "first add harder tasks, then run it again"),
+        ("errors", "mend what the errors say, then try those attempts again: uplift resume run-1"),
+        ("one_task", "add tasks like these, "),
+    ],
+)
+def test_no_tasks_are_advised_where_something_else_is_wrong_with_the_suite(code, advised):
+    """20 times more tasks that run out of time, or never load the skill, tell no more."""
+    artifact = BROKEN[code]()
+    if code == "timeouts":
+        (artifact,) = made(both_arms(many("pt", 12), many("pf", 12)))
+    if code == "saturated":
+        (artifact,) = ENDS["saturated"][1]()
+    if code == "errors":  # too few for an error, and of one arm only
+        tasks = {f"t{n:02}": "p" if n % 2 else "f" for n in range(60)}
+        records = both_arms(tasks | dict.fromkeys(["t00", "t02", "t04"], "e"), tasks)
+        (artifact,) = made(records, planned_attempts=120, margin=0.01)
+    assert answer_of(artifact).next.text.startswith(advised)
+
+
+def test_of_a_suite_that_asks_when_the_skill_is_loaded_the_task_that_went_wrong_is_the_next_to_read():
+    (artifact,) = frozen("triggers")
+    fresh = answer_of(artifact.model_copy(update={"answer": None}))
+    assert fresh.next.text == "read where the skill was not invoked as it should be: uplift show RUN missed"
+
+
+def test_flaky_tasks_are_told_in_the_order_of_what_they_cost_the_interval():
+    """The variance of a task's mean: 0.5 / 2 of one pass in two attempts, 0.33 / 3 of one in three."""
+    (artifact,) = made(both_arms({"a": "pff", "z": "pf"}, {"a": "ppp", "z": "pp"}))
+    assert artifact.consistency["candidate"].flaky_tasks == ["z", "a"]
+
+
 def test_the_list_of_runs_and_standard_output_tell_the_same_end(end):
     state, artifacts = end
     said = brief(artifacts)
@@ -402,7 +464,13 @@ def test_a_failing_verdict_names_its_metric_and_the_tasks_that_made_it():
     assert artifact.attempt_delta > 0
     assert artifact.reason == "tasks passed in any of 3 attempts fell by 1 of 9: lost names-the-platform"
     assert answer_of(artifact).gate == "fail"
-    assert answer_of(artifact).line("tasks").text.startswith("broke 1: names-the-platform 2/3 → 0/3")
+    assert answer_of(artifact).line("tasks").text == "broke 1 task, names-the-platform: 2/3 → 0/3"
+
+
+def test_with_several_models_the_verdict_says_that_it_counts_pairs_of_task_and_model():
+    """4 tasks with 2 models: "2 of 8" alone would be 2 of 8 tasks."""
+    (artifact,) = frozen("several_models")
+    assert " rose by 2 of 8 pairs of task and model: gained " in artifact.reason
 
 
 def test_power_is_that_of_the_interval_in_use():
@@ -495,7 +563,7 @@ def test_a_saturated_suite_is_advised_no_number_of_attempts():
 
 def test_several_candidates_say_that_they_are_simulated_and_whose_cause_is_the_worst():
     said = flat(terminal(ENDS["several"][1](), 80))
-    assert said.startswith("4 candidates, best first (simulated) against the baseline skill · 20 tasks × 3")
+    assert said.startswith("4 candidates, best first (simulated) against the baseline · 20 tasks × 3")
     assert "careful, down: 40 of 60 candidate and 0 of 60 baseline attempts ran out of time" in said
     assert "give tasks a longer timeout_seconds" in said
 
@@ -613,6 +681,93 @@ def test_a_row_of_the_details_has_a_colour_only_where_its_interval_leaves_out_0(
     assert "\x1b[3" not in lines["half"]
     assert "small" not in lines
     assert "… and 1 more that changed" in text
+
+
+def test_of_tasks_that_broke_the_worst_is_named_with_what_the_judge_said():
+    candidate = {"a": "ff", "b": "pf", "c": "pp"}
+    (artifact,) = made(both_arms(candidate, dict.fromkeys(candidate, "pp"), details="missing: 'x'"))
+    told = answer_of(artifact).line("tasks").text
+    assert told == "broke 2 tasks, worst a: 2/2 → 0/2 (missing: 'x')"
+
+
+@pytest.mark.parametrize(("planned", "against"), [(None, "the baseline"), (4, "the baseline skill")])
+def test_records_alone_do_not_tell_what_the_baseline_was_given(planned, against):
+    (artifact,) = made(both_arms({"a": "p", "b": "p"}, {"a": "p", "b": "f"}), planned_attempts=planned)
+    assert f" against {against} · 2 tasks" in answer_of(artifact).line("what").text
+
+
+def test_where_there_is_room_no_line_of_the_answer_is_cut_at_80_columns():
+    won = {f"names-the-platform-{n}": "pp" for n in range(9)}
+    lost = {f"leaves-out-the-users-{n}": "ff" for n in range(3)}
+    records = both_arms(won | lost, dict.fromkeys(won, "ff") | dict.fromkeys(lost, "pp"))
+    (artifact,) = made(records)
+    said = terminal([artifact], 80)
+    assert answer_of(artifact).line("gate").text in flat(said)
+    assert len(said.splitlines()) <= 15
+
+
+def test_a_candidate_without_figures_has_the_room_of_the_table_for_the_reason():
+    """On a phone, "skipped: score 1 is below the threshold" took six lines of one column."""
+    seen = page(ENDS["several"][1]())
+    assert '<td colspan="4">skipped: score 1 is below the threshold of' in seen
+
+
+def test_a_candidate_alone_has_no_columns_of_dashes_on_the_page():
+    (artifact,) = frozen("without_baseline")
+    seen = page([artifact])
+    heads = [
+        re.findall(r'<th scope="col">([^<]*)', row)
+        for row in re.findall(r"<thead>.*?</thead>", seen, re.DOTALL)
+    ]
+    assert ["Tier", "Candidate", "Time-outs", "Cost of an attempt"] in heads
+    assert ["Metric", "Candidate"] in heads
+    assert "<td>–</td><td>" not in seen.partition('id="tasks"')[0]
+
+
+def test_both_rates_of_a_group_are_of_what_its_difference_is_of():
+    """Of task b no candidate's attempt was judged: 50 % and 75 % of all attempts would stand beside +50 points."""
+    records = both_arms({"a": "pp", "b": "ee", "c": "pf"}, {"a": "pf", "b": "pp", "c": "ff"}, tier="T1")
+    (artifact,) = made(records)
+    ((_, before, after, difference, *_),) = groups(artifact)["tier"]
+    assert (before, after, difference) == ("25.0 %", "75.0 %", "+50")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (-0.58, -0.22, (-0.6, 0.2)),
+        (0.26, 0.31, (-0.2, 0.4)),
+        (-1.0, 1.0, (-1.0, 1.0)),
+        (0.0, 0.0, (-0.2, 0.2)),
+    ],
+)
+def test_an_axis_holds_0_and_the_interval_and_ends_at_the_next_20_points(low, high, ends):
+    assert axis(low, high) == pytest.approx(ends)
+
+
+def test_sides_stand_in_the_same_order_in_a_sentence_as_in_tables():
+    (artifact,) = made(both_arms(many("ptp", 9), many("ppp", 9) | {"task-01": "ptt"}))
+    assert "11 time-outs (baseline 2, candidate 9)" in answer_of(artifact).line("cost").text
+
+
+def test_markdown_says_of_which_arm_the_judge_spoke():
+    (artifact,) = made(both_arms({"a": "f", "b": "p"}, {"a": "p", "b": "f"}, details="missing: 'x'"))
+    text = SURFACES["markdown"]([artifact])
+    assert "Tasks lost, by what the judge said of the candidate" in text
+    assert "Tasks won, by what the judge said of the baseline" in text
+
+
+def test_a_sum_says_what_it_is_wherever_nothing_else_does():
+    (artifact,) = made(both_arms({"a": "p"}, {"a": "p"}, completion={"text": "", "cost_usd": 0.01}))
+    for surface in ("status", "page", "markdown", "junit"):
+        assert "this run: $0.02" in SURFACES[surface]([artifact])
+
+
+def test_people_read_a_runs_state_in_words():
+    (artifact,) = frozen("given_up")
+    facts = run_status._over("RUN", [artifact])
+    assert facts["state"] == "hopeless"
+    assert dict(run_status._ended_lines(facts))["state"] == "given up"
 
 
 def test_models_of_a_kind_are_explained_where_their_short_names_stand():

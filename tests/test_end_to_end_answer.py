@@ -169,6 +169,77 @@ def test_flags_that_are_named_for_the_next_run_help(short_tmp, words, flag):
     assert answers(short_tmp)[-1]["state"] == "better"
 
 
+AGENT = """\
+import json, sys, time
+prompt = open(0).read()
+number = int(prompt.split("word")[1].split(".")[0])
+skill = "three lines" in prompt
+passes = number % 2 == 0
+if skill and number < 5 and sys.argv[1] == "errors":
+    sys.exit("the key is wrong")
+if skill and number < 5 and sys.argv[1] == "timeouts":
+    time.sleep(30)
+if number == 1 and sys.argv[1] == "one_task":
+    passes = skill
+text = f"word{number}" if passes else "no"
+print(json.dumps({"text": text, "skill": sys.argv[1] != "never_loaded"}))
+"""
+LIKE_REAL = "sim:baseline=0.3,candidate=0.6,seed=3"
+INSTRUMENTS: dict[str, tuple[int, str, tuple[str, ...]]] = {  # tasks, model, more words
+    "errors": (12, "agent", ("--no-retry", "--skill-mode", "prepend")),
+    "never_loaded": (12, "agent", ()),
+    "timeouts": (12, "agent", ("--in-flight", "16", "--skill-mode", "prepend")),
+    "saturated": (12, "sim:baseline=0.99,candidate=0.99", ("--pass-k", "3")),
+    "floor": (12, "sim:baseline=0.01,candidate=0.01", ("--pass-k", "3", "--weak-baseline", "warn")),
+    "quotes_skill": (20, LIKE_REAL, ()),
+    "one_task": (12, "agent", ("--skill-mode", "prepend")),
+    "few_tasks": (4, LIKE_REAL, ()),
+}
+
+
+@pytest.mark.parametrize("code", INSTRUMENTS)
+def test_a_run_of_a_broken_instrument_names_what_is_wrong_with_it(short_tmp, code):
+    tasks, model, words = INSTRUMENTS[code]
+    suite = a_suite(short_tmp, tasks)
+    if code == "quotes_skill":
+        rules = "Write three lines, of five and seven and again five syllables, and name the season."
+        (short_tmp / "skill" / "SKILL.md").write_text(
+            f"---\nname: haiku\ndescription: Poems.\n---\n{rules}\n"
+        )
+        suite.write_text(suite.read_text().replace("Say word3.", f"Say word3. {rules}"))
+    if model == "agent":
+        suite.write_text(suite.read_text().replace("    tier:", "    timeout_seconds: 2\n    tier:"))
+        argv = json.dumps([sys.executable, "-c", AGENT, code])
+        paths = {"output": "json", "text_path": "text", "skill_invoked_path": "skill"}
+        paths["skill_folder"] = "{workspace}/.skills"
+        lines = [f"{name} = {json.dumps(path)}\n" for name, path in paths.items()]
+        (short_tmp / "uplift.toml").write_text(f"[commands.agent]\nargv = {argv}\n{''.join(lines)}")
+        model = "command:agent"
+    suite = suite.relative_to(short_tmp)
+    ended = uplift(*standalone(suite, *words, "--model", model), cwd=short_tmp)
+    (artifact,) = (
+        json.loads(path.read_text()) for path in (short_tmp / "state" / "evaluations").glob("*.json")
+    )
+    assert artifact["diagnosis"][0]["code"] == code, ended.err
+    assert f"! {code.replace('_', ' ')}" in uplift("runs", "--state-root", "state", cwd=short_tmp).out
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "state"), [(0.3, 0.7, "better"), (0.7, 0.3, "worse"), (0.6, 0.6, "no_worse")]
+)
+def test_a_run_of_a_sound_instrument_raises_no_alarm(short_tmp, baseline, candidate, state):
+    ended = ran(
+        short_tmp,
+        *("--pass-k", "5", "--effect", "0.2", "--margin", "0.2"),
+        model=f"sim:baseline={baseline},candidate={candidate},seed=3",
+        tasks=40,
+    )
+    (answer,) = answers(short_tmp)
+    assert answer["state"] == state, ended.err
+    assert "careful" not in ended.err
+    assert "!" not in uplift("runs", "--state-root", "state", cwd=short_tmp).out
+
+
 def a_ranking(folder: Path, **scores: float) -> list[str]:
     """The words of an evaluation of candidates with these scores."""
     suite = a_suite(folder, 6)
@@ -220,4 +291,8 @@ def test_a_candidate_below_the_threshold_is_run_with_the_threshold_that_is_named
     ended = uplift(*words, cwd=short_tmp)
     assert "SKIPPED: nothing was run" in ended.err
     assert "--eval-threshold 2.5" in ended.err
+    home = ("--state-root", "state")
+    assert "skipped  skipped" in uplift("runs", *home, cwd=short_tmp).out
+    assert "next      to run low" in uplift("status", *home, cwd=short_tmp).out
+    assert "made no attempt: score 2.5 is below" in uplift("show", *home, cwd=short_tmp).err
     assert uplift(*words, "--eval-threshold", "2.5", cwd=short_tmp).line["verdict"] in ("pass", "fail")

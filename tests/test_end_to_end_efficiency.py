@@ -46,7 +46,7 @@ def test_a_cheaper_candidate_passes_the_cost_gate_and_the_sentence_says_how_chea
     assert (cost["low"], cost["high"]) == pytest.approx((0.1 / 2.947, 0.1 * 2.947), rel=1e-3)
     assert (cost["word"], cost["n_tasks"], made["gate_cost"]) == ("cheaper", 5, "+10%")
     assert made["efficiency"]["all"]["model_calls"]["ratio"] == 1
-    assert "0.10 times the cost (0.034 to 0.29)." in made["summary"]
+    assert "0.10 times the cost (95 % interval 0.034 to 0.29)." in made["summary"]
     assert "the cost gate (+10%) is open" in " ".join(ended.err.split())
 
 

@@ -4,7 +4,9 @@ import time
 
 import pytest
 from running import a_suite, standalone, uplift, worker
+from submitting import a_server, a_stored_run
 
+from workers.rounds.publish import publish_batches
 from workers.store.keys import UNACKED, Keys
 from workers.store.run_store import Store
 
@@ -55,3 +57,20 @@ def test_a_run_of_high_priority_is_taken_before_the_others(valkey, client, short
         eventually(lambda: client.hlen(Keys(high).records) == 100)
         assert client.hlen(Keys(low).records) < 50
         Store(client).halt(low, "cancelled")
+
+
+def test_attempts_that_run_alone_keep_no_other_run_waiting(valkey, client, short_tmp, eventually):
+    """Whoever takes them has just been started, because the worker before it died of them."""
+    server = a_server(valkey)
+    a_stored_run(server.store, tasks=10, run_id="deadly", models=("sim:latency=600",))
+    server.store.set_published("deadly", 0, 20)
+    deadly = list(range(20))
+    with worker(valkey, short_tmp):
+        publish_batches(server.app, server.store.run("deadly"), number=1, indexes=deadly, alone=deadly)
+        eventually(lambda: client.zcard(Keys("deadly").claims))
+        words = standalone(a_suite(short_tmp / "small", 3), "--broker", valkey, "--mock", "--quiet")
+        ended = uplift(*words, cwd=short_tmp, timeout=60)
+        assert ended.code == 0, ended.err
+        server.store.halt("deadly", "cancelled")
+    server.app.close()
+    server.store.client.close()

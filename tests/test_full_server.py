@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from builders import a_record
+from conftest import refusing_writes
 from running import a_suite
 from submitting import RUN, a_server, a_stored_run, record_all, record_one
 from test_producer_watch import Clock, take_all
@@ -132,16 +133,25 @@ def test_records_that_still_come_do_not_hide_why_no_worker_is_seen(
     assert not any("no worker answers" in text for at, text in said if at < 40)
 
 
-def test_whoever_stops_watching_a_full_server_waits_until_that_can_be_written(
-    server, follow, clock, client, limit
+def test_whoever_stops_watching_a_server_that_cannot_save_waits_until_that_can_be_written(
+    server, follow, clock, client, short_tmp
 ):
     a_published_run(server)
-    limit(-1_000)
-    clock.then[60] = lambda: client.config_set("maxmemory", 0)
-    with pytest.raises(Interrupted, match=f"uplift resume {RUN}"):
+    clock.then[60] = lambda: client.config_set("stop-writes-on-bgsave-error", "no")
+    with refusing_writes(client, short_tmp), pytest.raises(Interrupted, match=f"uplift resume {RUN}"):
         follow(stop=lambda: clock.sleeps > 2)
     assert clock.sleeps >= 60
     assert server.store.state(RUN).halt == "paused"
+
+
+def test_a_run_that_fills_the_server_can_be_stopped_and_cancelled(server, follow, limit):
+    a_published_run(server)
+    limit(-1_000)
+    with pytest.raises(Interrupted, match=f"uplift resume {RUN}"):
+        follow(stop=lambda: True)
+    assert server.store.state(RUN).halt == "paused"
+    assert server.store.halt(RUN, "cancelled")
+    assert server.store.state(RUN).halt == "cancelled"
 
 
 def test_after_as_long_as_workers_insist_the_watcher_says_how_to_go_on(server, follow, clock, said, limit):

@@ -122,6 +122,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.excess = 0.0  # tokens above what was set aside, told since the last start
         self.told = self.gave_back = False  # what was used, or a permission, since the last start
         self.gave_back_at = 0.0
+        self.had_to_wait_at = 0.0
         self.quiet_until = 0.0  # the provider said so
         self.paused_until = 0.0
         self.refused_at: float | None = None
@@ -171,6 +172,7 @@ class LimitsMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.runner.run(cancelled())
             self.gave_back, self.gave_back_at = True, self.clock.now
+            self.had_to_wait_at = self.clock.now
         self.note_expiries()
 
     @precondition(lambda self: self.running())
@@ -222,9 +224,9 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(passed=seconds)
     def pass_time(self, passed: float) -> None:
-        until = self.clock.now + passed
+        until = round(self.clock.now + passed, 6)  # servers know whole microseconds
         while (left := until - self.clock.now) > 0:
-            self.clock.now += min(left, LEASE / 3)
+            self.clock.now = round(self.clock.now + min(left, LEASE / 3), 6)
             if gone := [key for key, at in self.expiries.items() if at <= self.clock.now]:
                 self.client.delete(*gone)
                 for key in gone:
@@ -234,7 +236,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def renew(self) -> None:
         """What every living worker does three times in a lease."""
         slots, ends = limit_keys(MODEL)[0], self.clock.now + LEASE
-        held = {call.permit.token: ends * 1_000_000 for call in self.running()} if self.most else {}
+        held = {call.permit.token: round(ends * 1_000_000) for call in self.running()} if self.most else {}
         if held:
             self.client.zadd(slots, held, xx=True)
             self.expiries[slots] = self.clock.now + 2 * LEASE
@@ -324,6 +326,9 @@ class LimitsMachine(RuleBasedStateMachine):
             assert taken >= self.most, "nobody has the slot that is not free"
         else:
             left = self.latest_start(estimate) - self.clock.now
+            if self.tpm and self.clock.now - self.had_to_wait_at < 5.2:
+                left = max(left, MINUTE / 60)  # whoever asked before may go first
+            self.had_to_wait_at = self.clock.now
             assert wait / 1_000_000 <= left + MOMENT, (
                 f"{wait / 1_000_000:.2f} s to wait instead of {left:.2f} s"
             )
@@ -359,8 +364,7 @@ class LimitsMachine(RuleBasedStateMachine):
         known = {call.permit.token for call in self.calls}
         held = {call.permit.token for call in self.calls if call.running or call.leased < float("inf")}
         assert {token.decode() for token in self.client.zrange(slots, 0, -1)} <= held
-        if self.rpm or self.tpm:  # without these, the minute limits nobody
-            assert {one.decode().split(" ")[0] for one in self.client.zrange(minute, 0, -1)} <= known
+        assert {one.decode().split(" ")[0] for one in self.client.zrange(minute, 0, -1)} <= known
 
     @rule(waiting=st.lists(st.tuples(pick, sizes), min_size=1, max_size=6), takes=st.sampled_from([0.1, 5.0]))
     def everybody_is_served(self, waiting: list[tuple[int, float]], takes: float) -> None:

@@ -4,9 +4,10 @@ import json
 import logging
 
 import pytest
-from running import uplift
+from running import start_uplift, uplift
 from submitting import RUN, a_server, a_stored_run
 
+from producer.runs.submit import go_on
 from workers.process.celery_app import App
 from workers.process.engine import Batch, Engine
 from workers.store.keys import PROTOCOL, Keys
@@ -21,6 +22,7 @@ WRONG = ["another protocol", "an unknown field", "no json", "an unknown halt", "
 def server(valkey):
     made = a_server(valkey)
     yield made
+    made.app.disconnect()
     made.app.close()
     made.store.client.close()
 
@@ -89,6 +91,25 @@ def test_a_worker_leaves_what_it_cannot_read_to_others_with_one_line(server, val
     assert not engine.leave_to_others(RUN, refused.value)
     assert look.refused == frozenset()  # whoever resumes a run asks everybody anew
     engine.close()
+
+
+def test_a_real_worker_hands_back_again_and_again_and_says_so_in_one_line(
+    server, valkey, short_tmp, eventually
+):
+    client, keys = server.store.client, Keys(RUN)
+    a_stored_run(server.store)
+    go_on(server, server.store.run(RUN))
+    client.set(keys.manifest, client.get(keys.manifest).replace(b"{", b'{"colour": "blue", ', 1))
+    with (short_tmp / "log").open("w") as log:
+        process = start_uplift("worker", "--broker", valkey, cwd=short_tmp, stdout=log, stderr=log)
+        try:
+            eventually(lambda: client.info("commandstats").get("cmdstat_sadd", {}).get("calls", 0) > 12)
+        finally:
+            process.terminate()
+            process.wait(30)
+    said = (short_tmp / "log").read_text()
+    assert "Traceback" not in said
+    assert len([line for line in said.splitlines() if RUN in line]) == 1
 
 
 def test_a_job_that_cannot_be_read_goes_back_and_one_of_a_run_that_is_over_does_not(

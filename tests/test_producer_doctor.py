@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import start_server
+from redis import Redis
 from running import Ended, uplift, worker
 
 from judges.sandbox import command
+from workers.store.redis_client import sign_of_life
 
 KEY = "sk-canary-0123456789"
 
@@ -161,6 +163,16 @@ def test_workers_of_a_broker_are_counted(tmp_path: Path, valkey: str) -> None:
     with worker(valkey, tmp_path, UPLIFT_IN_FLIGHT="7"):
         found = examined(tmp_path, "--broker", valkey)["workers"]
     assert (found["status"], found["found"].startswith("1 with 7 slots")) == ("ok", True)
+
+
+def test_workers_of_another_version_are_told_with_what_they_cannot_do(
+    tmp_path: Path, valkey: str, client: Redis
+) -> None:
+    sign_of_life(client, "old:1", {"name": "old:1"})  # as 0.1.0 tells of itself
+    check = examined(tmp_path, "--broker", valkey)["versions"]
+    assert check["status"] == "warning"
+    assert check["found"] == "1 of Uplift 0.1.0, which cannot serve runs of this version"
+    assert "start workers of this version" in check["remedy"]
 
 
 def test_a_server_that_evicts_or_forgets_is_told_with_the_setting_to_change(short_tmp: Path) -> None:

@@ -177,7 +177,7 @@ def test_hostile_names_cannot_move_the_cursor_or_bring_markup(width):
 
 def test_models_in_flight_add_up_to_what_is_said_of_all():
     view = a_view(in_flight=38, inside=an_inside(in_flight={"large": 65, "small": 62}))
-    assert "127, large 65, small 62" in "\n".join(drawn(view, 120, 40))
+    assert "127, 65 of large, 62 of small" in "\n".join(drawn(view, 120, 40))
 
 
 def test_wide_characters_are_counted_by_their_cells():
@@ -190,7 +190,7 @@ def test_wide_characters_are_counted_by_their_cells():
 def test_simulated_models_have_the_short_names_that_their_result_has():
     models = ("sim:baseline=0.4,candidate=0.8", "sim:baseline=0.6", "anthropic:haiku")
     view = a_view(models=models, inside=an_inside(in_flight=dict.fromkeys(models[1:], 4)))
-    assert "8, sim 2 4, anthropic:haiku 4" in row(drawn(view), "in flight")
+    assert "8, 4 of sim 2, 4 of anthropic:haiku" in row(drawn(view), "in flight")
 
 
 def test_nothing_spent_is_no_sum_with_four_zeros():

@@ -12,7 +12,7 @@ from running import SKILL, uplift
 from aggregate.artifact import build
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report-browser")]  # one browser, one run
 SHOWN = [payload for payload in MARKUP if payload.isprintable()]
@@ -253,6 +253,8 @@ def test_light_and_dark_follow_the_system_and_a_button_overrules_it(real_page, o
 def test_on_a_phone_nothing_is_wider_than_the_screen(real_page, open_page):
     page = open_page(real_page)
     page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     rows(page).first.locator("a").click()
     page.get_by_role("dialog").wait_for()

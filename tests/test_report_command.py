@@ -7,7 +7,7 @@ import pytest
 from running import a_suite, standalone, the_artifact, uplift, worker
 
 from aggregate.artifact.model import loads
-from aggregate.report.source import read_tasks
+from aggregate.report.result_tables import read_tasks
 from producer.runs import reports
 from producer.state_root import Places
 from workers.store.run_store import Store
@@ -108,7 +108,7 @@ def test_several_candidates_share_a_page_and_markdown_and_get_a_table_folder_eac
     assert page == tmp_path / "runs" / run_id / "report.html"
     assert page.read_text().count("data-goes-to=") == 2
     [text] = reports.write(made, places, "md", records=records)
-    assert text.read_text().startswith("### 2 candidates, best first\n")
+    assert text.read_text().startswith("### 2 candidates, best first (simulated)\n")
     first, second = reports.write(made, places, "junit", records=records)
     assert first == tmp_path / "runs" / run_id / "junit-one.xml"
     assert second.parent == first.parent

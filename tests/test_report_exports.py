@@ -14,7 +14,7 @@ from hostile_texts import PAYLOADS, hostile_material
 from test_report_page import a_run
 
 from aggregate.report import csv_tables, junit, markdown, skill_creator
-from aggregate.report.source import TaskText
+from aggregate.report.result_tables import TaskText
 
 
 def refuse(name):
@@ -65,8 +65,10 @@ def test_tasks_that_lost_and_won_are_grouped_by_what_the_judge_said_of_the_faile
     won = [*arm("candidate", {"d": "ppp"}, ""), *arm("baseline", {"d": "pff"}, "no date")]
     text = folds(markdown.text(a_run([*lost, *before, *won])))["Why it lost and won"]
     assert [html.unescape(line.replace("&#8288;", "")) for line in text.split("\n") if line] == [
+        "Tasks lost, by what the judge said of the candidate, with passes before → after:",
         "- 2 lost: missing: '## Impact' (<code>a (m)</code> 3/3 → 1/3)",
         "- 1 lost: timed out (<code>c (m)</code> 3/3 → 1/3)",
+        "Tasks won, by what the judge said of the baseline, with passes before → after:",
         "- 1 won: no date (<code>d (m)</code> 1/3 → 3/3)",
     ]
 

@@ -15,7 +15,7 @@ from aggregate.artifact import build
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html
 from aggregate.report import html as text_blocks
-from aggregate.report.source import Material, TaskText, units
+from aggregate.report.result_tables import Material, TaskText, units
 
 
 def a_run(records, tasks=(), **info):

@@ -15,7 +15,7 @@ from aggregate.artifact.build import build
 from aggregate.artifact.model import SkillLoads
 from aggregate.records.run_info import RunInfo, TaskInfo
 from aggregate.report import html
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 from aggregate.report.terminal import result_table
 
 # Invokes the skill whenever the prompt names a release and it has one, rightly or not.
@@ -36,8 +36,8 @@ tasks:
   - {id: whatever, prompt: A release is due., judge: {type: contains, expected: [done]}}
 """
 SENTENCE = (
-    "the skill was invoked in 50.0 % of attempts that should (not in missed) "
-    "and in 50.0 % of those that should not (in unwanted)"
+    "the skill was invoked in 50.0 % of attempts where it should be (not in missed) "
+    "and in 50.0 % of those where it should not be (in unwanted)"
 )
 
 
@@ -69,8 +69,8 @@ def test_records_that_contradict_each_other_are_named():
 @pytest.mark.parametrize(
     ("wanted", "was", "says"),
     [
-        (True, True, "The skill was invoked in 100.0 % of attempts that should."),
-        (False, True, "The skill was invoked in 100.0 % of attempts that should not (in a)."),
+        (True, True, "The skill was invoked in 100.0 % of attempts where it should be."),
+        (False, True, "The skill was invoked in 100.0 % of attempts where it should not be (in a)."),
         (True, None, ""),
         (None, True, ""),
     ],

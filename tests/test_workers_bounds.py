@@ -20,7 +20,7 @@ from workers.attempts import attempt, run_context
 from workers.attempts.permits import ModelLimits
 from workers.attempts.run_context import TaskCache
 from workers.process import quarantine
-from workers.process.engine import Drained
+from workers.process.engine import Drained, Load
 from workers.rounds import finish as finishing
 from workers.store import claims
 from workers.store.claims import Coalescer, Finished, RunClaims, Wanted, drop_all
@@ -56,7 +56,7 @@ def test_as_many_attempts_run_alone_as_there_are_cores(monkeypatch):
         return 1
 
     monkeypatch.setattr(quarantine, "_in_a_child", slow)
-    worker = SimpleNamespace(alone=0, done=0, draining=False)
+    worker = SimpleNamespace(load=Load(), done=0, draining=False)
     threads = [threading.Thread(target=quarantine.run_alone, args=(n, worker)) for n in range(30)]
     for thread in threads:
         thread.start()
@@ -70,7 +70,7 @@ def test_whoever_waits_to_run_alone_leaves_when_the_worker_does(monkeypatch):
     monkeypatch.setattr(quarantine, "_at_once", threading.BoundedSemaphore(1))
     assert quarantine._at_once.acquire()
     with pytest.raises(Drained):
-        quarantine.run_alone(None, SimpleNamespace(alone=0, draining=True))
+        quarantine.run_alone(None, SimpleNamespace(load=Load(), draining=True))
 
 
 async def test_a_private_servers_restart_counts_no_deaths(server, own, client):
@@ -155,7 +155,30 @@ async def test_every_key_of_a_run_ends_some_day(server, own, client):
     await own.claim(Wanted(3, 1))
     names = client.keys(f"uplift:{RUN}:*")
     assert {Keys(RUN).records, Keys(RUN).rounds, Keys(RUN).deaths} <= {name.decode() for name in names}
-    assert {name: client.ttl(name) for name in names if not 0 < client.ttl(name) <= WORKING_SECONDS} == {}
+    assert kept_for_ever(client) == []
+
+
+def kept_for_ever(client):
+    names = client.keys(f"uplift:{RUN}:*")
+    return [name for name in names if not 0 < client.ttl(name) <= WORKING_SECONDS]
+
+
+@pytest.mark.parametrize("how", ["its worker died", "its worker left", "its record comes late"])
+async def test_what_is_first_written_when_a_run_is_over_ends_some_day_too(server, own, client, how):
+    a_stored_run(server.store)
+    go_on(server, server.store.run(RUN))
+    claim = await own.claim(Wanted(0, 1, estimate=0.5))
+    own.asked.add(claim.token)
+    server.store.halt(RUN, "cancelled")
+    if how == "its worker left":
+        await own.release(0, claim.token)
+    elif how == "its worker died":
+        client.zadd(Keys(RUN).claims, {"0": 1})
+    server.store.seal(RUN, 1)
+    if how == "its record comes late":
+        assert await own.store(Finished(0, claim.token, 1, "passed", 0.1, 0.1, 0, 0, b"{}")) == "late"
+    assert client.exists(Keys(RUN).assumed, Keys(RUN).billed) == 1
+    assert kept_for_ever(client) == []
 
 
 async def test_a_run_that_goes_on_keeps_its_keys_and_one_that_was_brought_home_does_not(server, own, client):
@@ -228,6 +251,14 @@ def test_whoever_cancels_has_the_last_word(server):
     assert server.store.halt(RUN, "cancelled")
     assert not server.store.halt(RUN, "paused")
     assert server.store.state(RUN).halt == "cancelled"
+
+
+def test_a_run_that_is_sealed_is_not_halted_and_publishes_nothing_more(server):
+    a_stored_run(server.store)
+    assert server.store.seal(RUN, 0)
+    assert not server.store.halt(RUN, "cancelled")
+    server.store.set_published(RUN, 0, 6)
+    assert (server.store.state(RUN).halt, server.store.state(RUN).published) == ("", 0)
 
 
 def test_a_run_that_has_its_artifacts_gets_into_no_trouble(server):

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -15,10 +15,10 @@ from submitting import a_server, a_stored_run, waiting
 
 from workers.process import bootsteps
 from workers.process.celery_app import App
-from workers.process.engine import Load
+from workers.process.engine import MOST_ALONE, Load
 from workers.process.transport import Channel, Together
 from workers.rounds.publish import publish_round
-from workers.store.keys import LANES, UNACKED, UNACKED_INDEX, script, waiting_keys
+from workers.store.keys import LANES, QUARANTINE, UNACKED, UNACKED_INDEX, script, waiting_keys
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import MOST_CONNECTIONS, connect, connect_insisting, sign_of_life
 
@@ -217,6 +217,19 @@ def test_what_waits_needs_no_room_until_as_much_of_its_lane_waits_as_a_worker_ta
     assert (load.room(), load.closed()) == (15, frozenset())
 
 
+def test_what_runs_alone_takes_no_room_and_closes_the_quarantine_when_there_is_enough_of_it():
+    load = Load()
+    with ExitStack() as alone:
+        for held in range(1, MOST_ALONE + 1):
+            assert load.closed() == frozenset()
+            alone.enter_context(load.runs_alone())
+            assert load.room() == held + 1
+        assert load.closed() == {QUARANTINE}
+        load.add(0.5)
+        assert load.room() == MOST_ALONE + 1 + 2
+    assert (load.room(), load.closed()) == (1 + 2, frozenset())
+
+
 def test_nothing_is_taken_from_a_lane_that_is_closed_and_one_that_opens_is_asked_at_once(client, consumer):
     put(client, LANES[0], "a1", "a2")
     put(client, LANES[1], "b1")
@@ -228,6 +241,15 @@ def test_nothing_is_taken_from_a_lane_that_is_closed_and_one_that_opens_is_asked
     begun = time.monotonic()
     assert take(consumer, 5) == ["a1", "a2"]
     assert time.monotonic() - begun < 0.5
+
+
+def test_kombu_puts_no_message_back_by_the_clock_of_whoever_took_it(client, consumer, monkeypatch):
+    monkeypatch.setattr("workers.process.transport.time.time", lambda: 1.0)
+    put(client, LANES[0], "one")
+    assert take(consumer, 1) == ["one"]
+    monkeypatch.undo()
+    consumer.channel.qos.restore_visible()
+    assert (client.hlen(UNACKED), client.llen(waiting_keys(LANES[0])[0])) == (1, 0)
 
 
 def test_messages_that_end_meanwhile_are_acknowledged_together(client, consumer, monkeypatch):

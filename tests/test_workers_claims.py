@@ -172,6 +172,21 @@ async def test_a_late_record_sent_twice_is_billed_once(workers, state):
     assert (float(facts[b"spent"]), float(facts[b"wasted"]), facts[b"wasted_attempts"]) == (1.0, 1.0, b"1")
 
 
+async def test_a_token_that_is_given_twice_because_the_server_lost_its_last_writes_loses_no_record(
+    workers, state
+):
+    mine, other = workers("w1"), workers("w2")
+    claim = await mine.claim(Wanted(0, 1))
+    state.delete(Keys(RUN).claims, Keys(RUN).owners)  # as when a replica takes over that had not got them
+    state.hdel(Keys(RUN).state, "token")
+    again = await other.claim(Wanted(1, 1))
+    assert again.token == claim.token
+    assert await mine.store(finished(0, claim)) == "stored"
+    assert await other.store(finished(1, again, cost=0.25)) == "stored"
+    assert await other.store(finished(1, again, cost=0.25)) == "stored"  # its answer was lost on the way
+    assert float(state.hget(Keys(RUN).state, "spent")) == 0.75
+
+
 async def test_an_error_that_is_sent_again_after_it_was_replaced_is_billed_once(workers, state):
     mine = workers()
     error = finished(0, await mine.claim(Wanted(0, 1)), "error", cost=1.0)

@@ -7,6 +7,7 @@ from submitting import RUN, a_server, a_stored_run, record_all, record_one, wait
 
 from aggregate.records.record import AttemptRecord
 from producer.runs.submit import go_on
+from producer.runs.watch import RunLost
 from workers.rounds import finish as finishing
 from workers.rounds.finish import ServerAway, finish
 from workers.rounds.publish import send_finish
@@ -164,6 +165,22 @@ def test_publishing_waits_for_a_server_that_went_away(server, monkeypatch):
     monkeypatch.setattr(server.store, "next_generation", away_at_first)
     assert go_on(server, server.store.run(RUN)) == manifest.grid.attempts
     assert len(calls) == 2
+
+
+def test_a_run_that_a_server_forgot_while_it_was_published_does_not_come_back_by_halves(
+    server, client, monkeypatch
+):
+    a_stored_run(server.store)
+    run = server.store.run(RUN)
+
+    def restarted(*_, **__):
+        client.flushall()
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr("producer.runs.submit.publish_round", restarted)
+    with pytest.raises(RunLost, match=f"run {RUN} vanished from the server"):
+        go_on(server, run)
+    assert client.keys(f"uplift:{RUN}:*") == []
 
 
 def test_publishing_gives_up_with_the_way_to_go_on(server, monkeypatch):

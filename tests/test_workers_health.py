@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from workers.process import quarantine
-from workers.process.engine import Batch, Engine
+from workers.process.engine import Batch, Engine, Load
 from workers.process.health import trouble
 from workers.process.heartbeat import Heartbeat
 from workers.store.process_settings import ProcessSettings
@@ -32,9 +32,9 @@ def test_another_hosts_worker_says_nothing_of_this_one():
 
 def test_an_attempt_that_ran_alone_has_ended_too(monkeypatch):
     monkeypatch.setattr(quarantine, "_in_a_child", lambda batch, worker: 1)
-    worker = SimpleNamespace(alone=0, done=4, draining=False)
+    worker = SimpleNamespace(load=Load(), done=4, draining=False)
     assert quarantine.run_alone(Batch("r", 1, (7,), quarantine=True), worker) == 1
-    assert (worker.alone, worker.done) == (0, 5)
+    assert (worker.load.alone, worker.done) == (0, 5)
 
 
 async def test_a_worker_with_a_long_lease_tells_often_enough_that_it_is_alive():
@@ -52,7 +52,7 @@ def test_the_stall_counts_from_the_last_attempt_that_ended_and_only_while_one_is
     try:
         now[0] += 50
         assert engine.about()["stalled"] == 0, "nothing is under way"
-        engine.alone = 1
+        engine.load.alone = 1
         now[0] += 40
         assert engine.about()["stalled"] == 40
         engine.done += 1

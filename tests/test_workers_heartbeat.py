@@ -29,7 +29,8 @@ from workers.process.heartbeat import Heartbeat, silent_beats, start_again
 from workers.store.claims import Finished, RunClaims, Wanted, drop_all
 from workers.store.keys import LANES, Keys, queue
 from workers.store.process_settings import ProcessSettings
-from workers.store.redis_client import connect, connect_insisting
+from workers.store.redis_client import SEEN_SECONDS, connect, connect_insisting, sign_of_life
+from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import Store
 
 
@@ -87,6 +88,25 @@ def test_a_heartbeat_renews_claims_and_says_that_a_worker_is_there(valkey, clien
     eventually(lambda: expiry(client) >= before + 1000)
     assert client.zscore("uplift:workers", "here:1") is not None
     heartbeat.stop()
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_a_worker_whose_clock_is_wrong_counts_as_long_as_it_gives_signs_of_life(client, monkeypatch, hours):
+    right = time.time
+    monkeypatch.setattr("workers.store.redis_client.time.time", lambda: right() + hours * 3600)
+    sign_of_life(client, "here:1", {"name": "here:1"})
+    assert known_workers(client) == [{"name": "here:1"}]
+    monkeypatch.undo()
+    assert known_workers(client) == [{"name": "here:1"}]
+    client.zincrby("uplift:workers", -SEEN_SECONDS - 1, "here:1")
+    assert known_workers(client) == []
+
+
+def test_workers_of_one_host_name_and_process_number_are_two(valkey):
+    one, other = (Engine(ProcessSettings(valkey), public=False) for _ in range(2))
+    assert one.name != other.name
+    one.close()
+    other.close()
 
 
 def test_a_heartbeat_survives_a_server_that_goes_away(valkey, client, claimed, loop, eventually):

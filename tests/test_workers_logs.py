@@ -24,7 +24,9 @@ def line(message, *args, **more):
     record = logging.makeLogRecord(
         {"name": "workers.x", "msg": message, "args": args, "levelname": "WARNING", **more}
     )
-    text = JsonLines().format(record)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLines, "worker", None)
+        text = JsonLines().format(record)
     assert "\n" not in text
     return json.loads(text)
 

@@ -24,6 +24,7 @@ from workers.store.keys import (
     waiting_keys,
 )
 from workers.store.redis_client import sign_of_life, tell_held
+from workers.store.run_store import Store
 
 LEASE = 30.0
 
@@ -209,6 +210,27 @@ def test_a_run_that_was_created_again_stays_in_the_list_of_runs(server, client, 
     assert client.zscore("uplift:runs", RUN) is not None
 
 
+def test_a_run_that_goes_on_keeps_all_its_keys_and_bundles(server, look, client):
+    server.store.put_bundle("digest", b"files")
+    go(server, fixtures="digest")
+    server.store.touch(RUN, days=1)
+    client.expire("uplift:bundle:digest", 3600)
+    look(1)
+    names = [*client.keys(f"uplift:{RUN}:*"), "uplift:bundle:digest"]
+    assert [name for name in names if client.ttl(name) < 6 * 86_400] == []
+
+
+def test_runs_that_are_over_cost_a_look_one_question_each(server, look, client):
+    for number in range(200):
+        a_stored_run(server.store, run_id=f"over-{number}")
+        client.set(Keys(f"over-{number}").artifacts, b"")
+    go(server)
+    look(1)
+    asked = client.info("stats")["total_commands_processed"]
+    look(1)
+    assert client.info("stats")["total_commands_processed"] - asked < 200 + 40
+
+
 @pytest.mark.parametrize("quiet", [280, 290, 300])
 def test_a_message_that_gets_lost_late_is_noticed_as_soon_as_an_early_one(server, look, quiet):
     """However long all was quiet before: nothing waits longer than the lease and ten seconds."""
@@ -274,6 +296,34 @@ def test_what_a_living_worker_holds_stays_with_it_and_what_a_dead_one_held_waits
     assert (waiting(server.store), client.hlen(UNACKED)) == (6, 0)
     again = take_one(server)
     assert again == tag
+
+
+def test_what_a_whole_fleet_held_waits_again_after_a_few_round_trips(server, look, client, monkeypatch):
+    for number in range(1200):
+        message = {"body": "", "properties": {"delivery_tag": f"tag-{number}", "priority": 3}}
+        client.hset(UNACKED, f"tag-{number}", json.dumps([message, "", LANES[1]]))
+    client.hset(UNACKED, "odd", "no json")
+    sent, send = [], redis.connection.AbstractConnection.send_packed_command
+    monkeypatch.setattr(
+        redis.connection.AbstractConnection,
+        "send_packed_command",
+        lambda self, *words, **more: [sent.append(1), send(self, *words, **more)],
+    )
+    look(int(LEASE / 3) + 2)
+    assert (client.hlen(UNACKED), client.llen(waiting_keys(LANES[1])[1])) == (0, 1200)
+    assert len(sent) < 300
+
+
+def test_a_run_whose_attempts_take_long_is_not_read_every_second(server, look, client, monkeypatch):
+    go(server)
+    seconds, _ = client.time()
+    client.zadd(Keys(RUN).claims, {"2": (seconds + 3600) * 1000})
+    look(3)
+    read, manifest = [], server.store.manifest
+    monkeypatch.setattr(Store, "manifest", lambda self, run_id: [read.append(1), manifest(run_id)][1])
+    monkeypatch.setattr(Store, "info", lambda self, run_id: read.append(100))
+    look(60)
+    assert len(read) <= 2 * 60 / (LEASE / 3)
 
 
 def test_a_message_that_two_put_back_waits_once(server, client):

@@ -14,7 +14,6 @@ from standing_in import Asked, Reply, StandIn, standing_in
 
 from workers.models import model
 from workers.models.choose import model_for
-from workers.models.http import status_error
 from workers.models.model import (
     MAX_OUTPUT_BYTES,
     UNBILLED,
@@ -24,7 +23,7 @@ from workers.models.model import (
     ModelFailed,
     Request,
 )
-from workers.models.retries import with_retries
+from workers.models.retries import status_error, with_retries
 from workers.store.messages import ModelSettings, Price
 
 KEY = "sk-canary-0123456789"

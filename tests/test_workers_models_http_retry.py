@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.judgment import Completion
-from workers.models.http import status_error
 from workers.models.model import (
     ModelBusy,
     ModelError,
@@ -23,7 +22,7 @@ from workers.models.model import (
     without_secrets,
 )
 from workers.models.prices import attempt_estimate, first_estimate, priced, unit_prices
-from workers.models.retries import LONGEST_WAIT, retry_after, room, with_retries
+from workers.models.retries import LONGEST_WAIT, retry_after, room, status_error, with_retries
 from workers.store.messages import ModelSettings, Price
 
 

@@ -167,6 +167,51 @@ async def test_a_call_larger_than_a_minutes_share_starts_alone_and_is_not_stuck(
     assert 120 <= clock.seconds - begun < 130
 
 
+@pytest.mark.parametrize(
+    ("others", "its"), [(2_000, 50_000), (50_000, 30_000), (50_000, 50_000), (30_000, 60_000)]
+)
+async def test_a_call_of_any_size_gets_its_turn_although_others_never_end(
+    worker: Worker, others: int, its: int
+) -> None:
+    now, sleeping, limits = 1000.0, list[tuple[float, asyncio.Future[None]]](), Limits(tpm=60_000)
+    all_sleep, served = asyncio.Event(), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        if served.is_set():
+            now += seconds
+            return
+        sleeping.append((now + seconds, asyncio.get_running_loop().create_future()))
+        if len(sleeping) == 2:
+            all_sleep.set()
+        await sleeping[-1][1]
+
+    async def all_others() -> None:
+        while not served.is_set():
+            await worker_a.acquire(MODEL, limits, others)
+
+    async def this_one() -> float:
+        await sleep(120)  # the minute is full by then
+        await worker_b.acquire(MODEL, limits, its)
+        served.set()
+        all_sleep.set()
+        return now
+
+    worker_a, worker_b = (worker(sleep=sleep, clock=lambda: now) for _ in range(2))
+    tasks = [asyncio.create_task(one) for one in (this_one(), all_others())]
+    while not served.is_set() and now < 1000 + 600:
+        await all_sleep.wait()
+        all_sleep.clear()
+        if not served.is_set():
+            now, nap = sleeping.pop(sleeping.index(min(sleeping, key=lambda one: one[0])))
+            nap.set_result(None)
+    assert served.is_set(), "it waits in vain"
+    for _, nap in sleeping:
+        nap.set_result(None)
+    served_at, _ = await asyncio.gather(*tasks)
+    assert served_at < 1000 + 120 + 2 * 61
+
+
 async def test_models_do_not_share_their_limits(worker: Worker) -> None:
     clock = Clock()
     limits = worker(sleep=clock.sleep, clock=clock)
@@ -322,6 +367,30 @@ async def test_a_held_slot_is_renewed_after_a_server_that_did_not_answer_for_a_m
     assert away < 0
 
 
+async def test_a_worker_closes_though_its_cancellation_was_taken_for_the_end_of_a_commands_time(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, asked = worker(lease_seconds=0.1), asyncio.Event()
+
+    async def time() -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise redis.TimeoutError("timeout") from None
+
+    monkeypatch.setattr(limits._server, "time", time)
+    await limits.acquire(MODEL, Limits(max_in_flight=1))
+    await asked.wait()
+    closing = asyncio.create_task(limits.close())
+    _, late = await asyncio.wait([closing], timeout=5)
+    for _ in range(10):  # until one is not lost
+        if late and limits._keeper is not None:
+            limits._keeper.cancel()
+            await asyncio.sleep(0.01)
+    assert not late, "it waits for ever"
+
+
 async def test_waiters_that_are_cancelled_leave_nothing_that_others_would_wait_for(worker: Worker) -> None:
     clock = Clock()
     limits = worker(sleep=clock.sleep, clock=clock)
@@ -344,6 +413,15 @@ async def test_waiters_that_are_cancelled_leave_nothing_that_others_would_wait_f
     before = clock.seconds
     await limits.acquire(MODEL, Limits(rpm=60, max_in_flight=5))
     assert clock.seconds - before < 2
+
+
+async def test_a_waiter_for_a_slot_that_is_cancelled_leaves_no_call_in_the_minute(
+    worker: Worker, server: redis.asyncio.Redis
+) -> None:
+    limits = worker()
+    permit = await limits.acquire(MODEL, Limits(max_in_flight=5))
+    await limits.give_back(permit)
+    assert await server.zcard(f"uplift:limits:{MODEL}:minute") == 0
 
 
 async def test_a_call_that_used_hardly_less_than_was_set_aside_moves_an_enormous_limit_by_nothing(

@@ -43,6 +43,14 @@ def known(runs):
     return {run.manifest.run_id for run in runs.known()}
 
 
+async def test_tasks_of_runs_are_not_all_kept(runs, monkeypatch):
+    monkeypatch.setattr("workers.attempts.run_context.TASKS_KEPT_BYTES", 1)
+    for name in "abcd":
+        async with runs.use(name) as run:
+            await run.questions([0, 1])
+    assert list(run.tasks) == [("d", 0)]
+
+
 async def test_a_run_is_forgotten_only_when_nobody_uses_it(runs, closed, monkeypatch):
     monkeypatch.setattr("workers.attempts.run_context.RUNS_KEPT", 2)
     async with runs.use("a") as first:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from judges.errors import UpliftError
 from workers.__main__ import node_name
 from workers.process.celery_app import celery_url
 from workers.store.keys import InvalidBroker, checked_broker, redacted
@@ -60,6 +61,14 @@ def test_celery_verifies_a_tls_broker_unless_told_otherwise():
 def test_a_worker_refuses_a_number_that_is_none(value):
     with pytest.raises(ValueError, match="UPLIFT_IN_FLIGHT"):
         from_environment({"UPLIFT_IN_FLIGHT": value})
+
+
+@pytest.mark.parametrize("value", ["0", "0.5", "-30", "nan", "inf", "1e9", "half a minute"])
+def test_a_lease_that_makes_no_sense_is_refused_in_one_line(value):
+    """With one of 0 seconds every claim would have run out, and every call be made twice."""
+    with pytest.raises(UpliftError, match=f"UPLIFT_LEASE_SECONDS is '{value}'; give seconds from 1"):
+        from_environment({"UPLIFT_LEASE_SECONDS": value})
+    assert from_environment({"UPLIFT_LEASE_SECONDS": "", "UPLIFT_DRAIN_SECONDS": "0"}).lease_seconds == 30.0
 
 
 def test_a_password_among_the_parameters_of_an_address_is_not_shown_either():

@@ -5,13 +5,12 @@ Made once, from the artifact's own fields, and shown by every surface in the sam
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 from aggregate.artifact import sentences
-from aggregate.artifact.diagnosis import compared_rates, pairs, task_rates
+from aggregate.artifact.diagnosis import are_of, compared_rates, pairs, task_rates
 from aggregate.artifact.model import (
     AnswerLine,
     AnswerState,
@@ -37,10 +36,11 @@ from aggregate.text.formats import (
 )
 
 _NAME = 40
-_MESSAGE = 160
+_MESSAGE = 280  # a message may end in what to do
 _DETAILS = 60
 BROKEN = 0.5  # a task that lost or gained so much of its pass rate is named
 _TOO_SURE = 0.999
+_NOT_WRONG = ("one_task", "few_tasks", "floor")  # more tasks help, or reading; not against any other cause
 _MORE_MONEY = 1.25  # than the attempts so far cost each
 Scope = Literal["tasks_like_these", "exactly_this_suite"]
 Values = dict[str, Number | str | None]
@@ -162,6 +162,10 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
     """What was compared; not how many tasks and attempts where those that were planned were not made."""
     against = {"skill": " against the baseline skill", "bare": " against the bare model", "none": " alone"}
     other = against[artifact.baseline]
+    if artifact.baseline == "skill" and _only_records(
+        artifact
+    ):  # they do not tell what the baseline was given
+        other = " against the baseline"
     if artifact.baseline_run_id:
         other = f" against the candidate of run {artifact.baseline_run_id}"
     tasks = len({one.task_id for one in (*artifact.candidate_results, *artifact.baseline_results)})
@@ -185,13 +189,17 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
     return _line("what", " · ".join(filter(None, said)), values)
 
 
+def _only_records(artifact: Artifact) -> bool:
+    return artifact.attempts is not None and artifact.attempts.planned is None
+
+
 def _rates(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The headline figure; both rates are left out where early stopping made the difference one of fewer attempts."""
-    difference, rates = artifact.attempt_delta, compared_rates(artifact)
+    difference, rates = artifact.attempt_delta, compared_rates(pairs(artifact))
     if difference is None or rates is None:
         return None
     mine, other = rates
-    same = math.isclose(mine - other, difference, abs_tol=1e-4)
+    same = are_of(rates, difference)
     bounds = artifact.interval if not _is_too_early(artifact) else None
     like_these = bounds.tasks_like_these if bounds else None
     text = f"{rate(other)} → {rate(mine)} of attempts, {points(difference)} points"
@@ -252,7 +260,7 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     for name, noun in (("timeouts", "time-out"), ("errors", "error")):
         counts = [getattr(arm, f"n_{name}") for arm in (mine, other)]
         if sum(counts):
-            each = f"candidate {counts[0]}, baseline {counts[1]}" if other.n else ""
+            each = f"baseline {counts[1]}, candidate {counts[0]}" if other.n else ""
             said.append(counted(sum(counts), noun) + (f" ({each})" if each else ""))
         values |= {name: sum(counts), f"candidate_{name}": counts[0], f"baseline_{name}": counts[1]}
     if artifact.n_dropped and state in _COMPARED:
@@ -348,9 +356,9 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         before = " ".join(f"{other.passes}/{other.judged}" for _, other in both[:3])
         after = " ".join(f"{one.passes}/{one.judged}" for one, _ in both[:3])
         details = plain(next((one.said for one, _ in both if one.said), ""), _DETAILS)
-        more = ", …" if len(broke) > 1 else ""
-        told = f" {details}" if details else ""
-        said.append(f"broke {len(broke)}: {plain(broke[0], _NAME)} {before} → {after}{told}{more}")
+        which = f"{', worst' if len(broke) > 1 else ','} {plain(broke[0], _NAME)}"
+        told = f" ({details})" if details else ""
+        said.append(f"broke {counted(len(broke), 'task')}{which}: {before} → {after}{told}")
         values["task"] = broke[0]
     if mended:
         said.append(f"mended {counted(mended, 'task')}")
@@ -363,7 +371,7 @@ def broken_tasks(artifact: Artifact) -> list[str]:
 
 
 def _moved(artifact: Artifact, side: int) -> list[str]:
-    differences = {task: mine - other for task, (mine, other) in task_rates(artifact).items()}
+    differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
     return sorted(far, key=lambda task: (-side * differences[task], task))
 
@@ -427,8 +435,8 @@ def _group(state: AnswerState) -> str:
 
 def _next(artifact: Artifact, state: AnswerState) -> NextStep:
     """What to do now. Records that came without a run have none that a command could go on with."""
-    no_run = artifact.attempts is not None and artifact.attempts.planned is None
-    steps = (step for step in _steps(artifact, state) if len(step) == 1 or not no_run)
+    only_words = _only_records(artifact)
+    steps = (step for step in _steps(artifact, state) if len(step) == 1 or not only_words)
     words, *command = next(steps, ("",))
     step = NextStep(words=words, command=command)
     return step.typed(" ".join(["uplift", *command]) if command else "")
@@ -449,6 +457,15 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
             yield _mend(artifact)
         case "alone":
             yield ("run it without --no-baseline, to see what the skill adds",)
+    told = artifact.triggers
+    astray = [*told.missed_tasks, *told.false_trigger_tasks] if told else []
+    if astray and state in ("cannot_tell", "nothing_to_learn"):
+        yield "read where the skill was not invoked as it should be", "show", run, astray[0]
+    wrong = [one for one in artifact.diagnosis if one.code not in _NOT_WRONG]
+    if wrong and state in ("cannot_tell", "nothing_to_learn"):
+        if wrong[0].code == "errors":
+            yield "mend what the errors say, then try those attempts again", "resume", run
+        yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
     if (broke := broken_tasks(artifact)) and state in _COMPARED:

@@ -278,7 +278,8 @@ def _with_tasks(reason: Reason, view: _Candidate) -> Reason:
     values["names"] = names
     net = int(ours.sum()) - int(theirs.sum())
     if len(both) == len(view.paired) and net:
-        values["moved"] = f"{'rose' if net > 0 else 'fell'} by {abs(net)} of {len(both)}"
+        pairs = " pairs of task and model" if several else ""
+        values["moved"] = f"{'rose' if net > 0 else 'fell'} by {abs(net)} of {len(both)}{pairs}"
     return Reason(reason.code, values)
 
 

@@ -18,13 +18,17 @@ from aggregate.formulas.intervals import (
     differences_interval,
     fixed_suite_interval,
     paired_counts,
-    share_at_most_zero,
-    suite_share_at_most_zero,
-    two_sided,
 )
 from aggregate.formulas.power import attempts_needed, min_detectable_effect, tasks_needed
 from aggregate.formulas.rates import normalized_gain, rounded_delta
-from aggregate.formulas.significance import fisher_by_task, mcnemar_exact, sign_flip_test
+from aggregate.formulas.significance import (
+    fisher_by_task,
+    mcnemar_exact,
+    share_at_most_zero,
+    sign_flip_test,
+    suite_share_at_most_zero,
+    two_sided,
+)
 from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.run_info import BASELINE, CANDIDATE

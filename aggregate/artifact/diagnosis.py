@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import isclose
 from statistics import fmean
@@ -24,17 +24,20 @@ _LARGE = 0.5  # of a single task
 _MOST_OF_IT = 0.75
 
 
-def pairs(artifact: Artifact) -> list[tuple[CandidateResult, TaskResult]]:
+Pair = tuple[CandidateResult, TaskResult]
+
+
+def pairs(artifact: Artifact) -> list[Pair]:
     """The tasks with each model that were judged in both arms, in order."""
     others = {(one.task_id, one.model): one for one in artifact.baseline_results if one.judged}
     both = ((one, others.get((one.task_id, one.model))) for one in artifact.candidate_results if one.judged)
     return [(one, other) for one, other in both if other is not None]
 
 
-def task_rates(artifact: Artifact) -> dict[str, tuple[float, float]]:
+def task_rates(both: Iterable[Pair]) -> dict[str, tuple[float, float]]:
     """Each task judged in both arms: the share of attempts passed, candidate first; its models count alike."""
     by_task: dict[str, list[tuple[float, float]]] = {}
-    for one, other in pairs(artifact):
+    for one, other in both:
         by_task.setdefault(one.task_id, []).append((one.passes / one.judged, other.passes / other.judged))
     return {
         task: (fmean(mine for mine, _ in rates), fmean(theirs for _, theirs in rates))
@@ -42,10 +45,15 @@ def task_rates(artifact: Artifact) -> dict[str, tuple[float, float]]:
     }
 
 
-def compared_rates(artifact: Artifact) -> tuple[float, float] | None:
+def compared_rates(both: Iterable[Pair]) -> tuple[float, float] | None:
     """The two rates that `attempt_delta` is the difference of, candidate first; None where nothing was compared."""
-    rates = list(task_rates(artifact).values())
+    rates = list(task_rates(both).values())
     return (fmean(mine for mine, _ in rates), fmean(theirs for _, theirs in rates)) if rates else None
+
+
+def are_of(rates: tuple[float, float], difference: float | None) -> bool:
+    """Whether a difference is that of both rates; after an early stop it may be one of fewer attempts."""
+    return difference is not None and isclose(rates[0] - rates[1], difference, abs_tol=1e-4)
 
 
 def causes(artifact: Artifact) -> list[Cause]:
@@ -97,7 +105,7 @@ def _loads(code: CauseCode, artifact: Artifact) -> Iterator[Cause]:
 
 def _rates(artifact: Artifact) -> Iterator[Cause]:
     """Both arms near the top leave nothing to gain, and both near the bottom show nothing that any skill moved."""
-    rates = compared_rates(artifact)
+    rates = compared_rates(pairs(artifact))
     if rates is None or {artifact.decision, artifact.suite_decision} & {"improved", "worse"}:
         return
     near = min(HEADROOM, artifact.needed.effect if artifact.needed else HEADROOM)
@@ -129,7 +137,7 @@ def _quotes(artifact: Artifact) -> Iterator[Cause]:
 
 def _one_task(artifact: Artifact) -> Iterator[Cause]:
     """Without its largest task, next to nothing is left of the difference."""
-    differences = {task: mine - other for task, (mine, other) in task_rates(artifact).items()}
+    differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     if len(differences) < _FEWEST_TASKS:
         return
     task, most = max(differences.items(), key=lambda entry: abs(entry[1]))

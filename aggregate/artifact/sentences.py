@@ -127,11 +127,11 @@ def triggered(artifact: Artifact) -> str:
         return ""
     parts = []
     if block.trigger_rate is not None:
-        parts.append(f"in {rate(block.trigger_rate)} of attempts that should{_of(block.missed_tasks)}")
+        parts.append(f"in {rate(block.trigger_rate)} of attempts where it should be{_of(block.missed_tasks)}")
     if block.false_trigger_rate is not None:
         wrong = _of(block.false_trigger_tasks, "in")
         whose = "those" if parts else "attempts"
-        parts.append(f"in {rate(block.false_trigger_rate)} of {whose} that should not{wrong}")
+        parts.append(f"in {rate(block.false_trigger_rate)} of {whose} where it should not be{wrong}")
     return f"The skill was invoked {' and '.join(parts)}."
 
 

@@ -205,17 +205,11 @@ def differences_interval(differences: Numbers, level: float = 0.95) -> Interval:
     mends: the bounds are points of the mean under Dirichlet weights.
     """
     check_level(level)
-    known = _known(differences)
+    known = known_differences(differences)
     if known.size == 0:
         return Interval(math.nan, -1.0, 1.0, level)
     low, high = _mean_bounds(known, level)
     return _containing(float(known.mean()), low, high, level)
-
-
-def share_at_most_zero(differences: Numbers) -> float:
-    """How likely the mean over tasks like these is 0 or less, under the distribution of `differences_interval`."""
-    known = _known(differences)
-    return float(share_below(0.0, *weighted(known))[0]) if known.size else math.nan
 
 
 def smallest_clear_mean(around: Floats, level: float = 0.95) -> float:
@@ -239,25 +233,6 @@ def smallest(is_enough: Callable[[float], bool], step: float) -> float:
     return high
 
 
-def suite_share_at_most_zero(counts: PairedCounts) -> float:
-    """How likely the difference on exactly these tasks is 0 or less, under that of `fixed_suite_interval`."""
-    if counts.tasks == 0:
-        return math.nan
-    (a, b), (c, d) = _posteriors(counts)
-    if _variance(a, b) < _variance(c, d):
-        return 1 - _difference_cdf(0.0, c, d, a, b)
-    return _difference_cdf(0.0, a, b, c, d)
-
-
-def two_sided(share_at_most_zero: float) -> float:
-    """The p-value that goes with an interval: it is below 1 - level just where the interval leaves out 0.
-
-    It has twelve digits: the quadrature's last ones differ between two processes on one machine.
-    """
-    tail = min(share_at_most_zero, 1 - share_at_most_zero)
-    return min(1.0, float(f"{2 * max(tail, SMALLEST_TAIL):.12g}")) if not math.isnan(tail) else math.nan
-
-
 def fixed_suite_interval(
     candidate_passes: Numbers,
     candidate_attempts: Numbers,
@@ -275,7 +250,7 @@ def fixed_suite_interval(
     counts = paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     if counts.tasks == 0:
         return Interval(math.nan, -1.0, 1.0, level)
-    candidate, baseline = _posteriors(counts)
+    candidate, baseline = posteriors(counts)
     low, high = _beta_difference_bounds(*candidate, *baseline, level)
     return _containing(float(counts.differences.mean()), low, high, level)
 
@@ -307,7 +282,7 @@ def _containing(estimate: float, low: float, high: float, level: float) -> Inter
     return Interval(estimate, min(estimate, max(-1.0, low)), max(estimate, min(1.0, high)), level)
 
 
-def _known(differences: Numbers) -> Floats:
+def known_differences(differences: Numbers) -> Floats:
     values = as_floats(differences, "differences")
     known = values[~np.isnan(values)]
     if ((known < -1 - 1e-9) | (known > 1 + 1e-9)).any():
@@ -328,7 +303,7 @@ def _mean_bounds(differences: Floats, level: float) -> tuple[float, float]:
     return lower_end(values, centre), -lower_end(-values, -centre)
 
 
-def _posteriors(counts: PairedCounts) -> tuple[tuple[float, float], tuple[float, float]]:
+def posteriors(counts: PairedCounts) -> tuple[tuple[float, float], tuple[float, float]]:
     return (
         _posterior(counts.candidate_rates, counts.candidate_attempts),
         _posterior(counts.baseline_rates, counts.baseline_attempts),
@@ -351,7 +326,7 @@ def _posterior(rates: Floats, attempts: Floats) -> tuple[float, float]:
         parameters = (0.5 + rate * total, 0.5 + (1 - rate) * total)
         share = len(group) / tasks
         mean += share * parameters[0] / (total + 1)
-        variance += share**2 * _variance(*parameters)
+        variance += share**2 * beta_variance(*parameters)
     if tasks and attempts.min() != attempts.max():
         total = mean * (1 - mean) / variance - 1
         parameters = (mean * total, (1 - mean) * total)
@@ -362,7 +337,9 @@ def _posterior(rates: Floats, attempts: Floats) -> tuple[float, float]:
 @lru_cache(maxsize=4096)
 def _beta_difference_bounds(a: float, b: float, c: float, d: float, level: float) -> tuple[float, float]:
     """Equal-tailed bounds of X - Y for X ~ Beta(a, b), Y ~ Beta(c, d)."""
-    if _variance(a, b) < _variance(c, d):  # integrate over the narrower one: the other's CDF is smooth there
+    if beta_variance(a, b) < beta_variance(
+        c, d
+    ):  # integrate over the narrower one: the other's CDF is smooth there
         low, high = _beta_difference_bounds(c, d, a, b, level)
         return -high, -low
     tail = max((1 - level) / 2, _SMALLEST_TAIL)
@@ -370,14 +347,14 @@ def _beta_difference_bounds(a: float, b: float, c: float, d: float, level: float
     return _quantile(tail, a, b, c, d), -_quantile(tail, b, a, d, c)
 
 
-def _variance(a: float, b: float) -> float:
+def beta_variance(a: float, b: float) -> float:
     return a * b / ((a + b) ** 2 * (a + b + 1))
 
 
 def _quantile(probability: float, a: float, b: float, c: float, d: float) -> float:
-    spread = math.sqrt(_variance(a, b) + _variance(c, d))
+    spread = math.sqrt(beta_variance(a, b) + beta_variance(c, d))
     centre = a / (a + b) - c / (c + d)
-    return _root(lambda difference: _difference_cdf(difference, a, b, c, d), probability, centre, spread)
+    return _root(lambda difference: difference_cdf(difference, a, b, c, d), probability, centre, spread)
 
 
 def _root(below: Callable[[float], float], probability: float, centre: float, spread: float) -> float:
@@ -407,7 +384,7 @@ def _root(below: Callable[[float], float], probability: float, centre: float, sp
     return middle
 
 
-def _difference_cdf(difference: float, a: float, b: float, c: float, d: float) -> float:
+def difference_cdf(difference: float, a: float, b: float, c: float, d: float) -> float:
     """P(X - Y <= difference): Gauss-Legendre on y = low + width sin² t, which evens out the ends."""
     from scipy.special import betainc, betaln
 

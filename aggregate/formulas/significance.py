@@ -1,4 +1,7 @@
-"""Could chance alone have made this difference? Tests, and their corrections for asking more than once."""
+"""Could chance alone have made this difference? p-values, and their corrections for asking more than once.
+
+The headline's p-value goes with its interval (`two_sided`); the others are tests of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregate.formulas.intervals import Floats, Numbers, as_floats, by_task, refuse
+from aggregate.formulas.intervals import (
+    SMALLEST_TAIL,
+    Floats,
+    Numbers,
+    PairedCounts,
+    as_floats,
+    beta_variance,
+    by_task,
+    difference_cdf,
+    known_differences,
+    posteriors,
+    refuse,
+    share_below,
+    weighted,
+)
 
 EXACT_UP_TO = 17
 DRAWS = 20_000
@@ -36,6 +53,31 @@ class TaskChanges:
 
     p_values: list[float]
     adjusted: list[float]
+
+
+def share_at_most_zero(differences: Numbers) -> float:
+    """How likely the mean over tasks like these is 0 or less, under the distribution of `differences_interval`."""
+    known = known_differences(differences)
+    return float(share_below(0.0, *weighted(known))[0]) if known.size else math.nan
+
+
+def suite_share_at_most_zero(counts: PairedCounts) -> float:
+    """How likely the difference on exactly these tasks is 0 or less, under that of `fixed_suite_interval`."""
+    if counts.tasks == 0:
+        return math.nan
+    (a, b), (c, d) = posteriors(counts)
+    if beta_variance(a, b) < beta_variance(c, d):
+        return 1 - difference_cdf(0.0, c, d, a, b)
+    return difference_cdf(0.0, a, b, c, d)
+
+
+def two_sided(share_at_most_zero: float) -> float:
+    """The p-value that goes with an interval: it is below 1 - level just where the interval leaves out 0.
+
+    It has twelve digits: the quadrature's last ones differ between two processes on one machine.
+    """
+    tail = min(share_at_most_zero, 1 - share_at_most_zero)
+    return min(1.0, float(f"{2 * max(tail, SMALLEST_TAIL):.12g}")) if not math.isnan(tail) else math.nan
 
 
 def sign_flip_test(d: Numbers, draws: int = DRAWS, seed: int = 0) -> SignFlip:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import product
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,7 +16,7 @@ from rich.text import Text
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import AnswerLine, Artifact, NextStep, RunAnswer
 from aggregate.report.charts import axis
-from aggregate.report.source import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
+from aggregate.report.result_tables import CANDIDATES, candidate_row, next_of, ranked, shared, worst_cause
 from aggregate.text.formats import duration, plain, points
 
 MOST_LINES = 15
@@ -57,14 +58,14 @@ def _one(answer: RunAnswer, width: int) -> list[Text]:
             rows.append(Text(text.rstrip()))
         else:
             style = "yellow" if line.kind in ("diagnosis", "warnings") else ""
-            rows.append(_row(line.text, width, style, 3 if line.kind == "diagnosis" else 2))
+            rows.append(_row(line.text, width, style))
     rows += _next(answer.next, width)
     return rows
 
 
-def _row(text: str, width: int, style: str = "", most: int = 2) -> Text:
-    """A line of the answer, on two rows where it is long; what is longer is cut."""
-    rows = textwrap.wrap(text, width - 4, max_lines=most, placeholder=" …", break_on_hyphens=False)
+def _row(text: str, width: int, style: str = "") -> Text:
+    """A line of the answer, on up to four rows where it is long; what is longer is cut."""
+    rows = textwrap.wrap(text, width - 4, max_lines=4, placeholder=" …", break_on_hyphens=False)
     return Text("\n    ".join([f"  {rows[0]}", *rows[1:]]) if rows else "", style)
 
 
@@ -110,7 +111,7 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
         room = max(width - len(left) - 1, 20)
         rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
     if worst := worst_cause(ordered):
-        rows.append(_row(worst, width, "yellow", 3))
+        rows.append(_row(worst, width, "yellow"))
     return rows + _next(next_of(ordered), width)
 
 
@@ -131,18 +132,19 @@ def _bill(answers: Sequence[RunAnswer]) -> str:
 
 
 def _fitted(rows: list[Text], place: str, bill: str, width: int, most: int) -> RenderableType:
-    """With the page and the bill as last line; rows that are too many give up their second line, from the end."""
+    """With the page and the bill as last line; rows that are too long give up a line, then another, from the end."""
     together = f"  {place}{bill.rjust(width - len(place) - 2)}" if bill else f"  {place}"
     if len(place) + len(bill) + 4 <= width:
         every = [*rows, Text(together)]
     else:
         every = [*rows, *([_row(bill, width)] if bill else []), _typed(place)]
-    for number in range(len(every) - 1, 0, -1):
+    for kept, number in product((3, 2, 1), range(len(every) - 1, 0, -1)):
         if sum(_height(row, width) for row in every) <= most:
             break
-        first, cut, _ = every[number].plain.partition("\n")
-        if cut:
-            every[number] = Text(f"{first[: width - 2]} …", every[number].style)
+        lines = every[number].plain.split("\n")
+        if len(lines) > kept:
+            lines[kept - 1] = f"{lines[kept - 1][: width - 2]} …"
+            every[number] = Text("\n".join(lines[:kept]), every[number].style)
     return Group(*every)
 
 

@@ -13,7 +13,7 @@ from aggregate.artifact import comparison
 from aggregate.artifact.file import write_json
 from aggregate.records.frames import Frames, collect
 from aggregate.records.run_info import RunInfo
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 from aggregate.text.files import write_text
 from aggregate.text.formats import clean
 from judges.safe_text import storable

@@ -26,7 +26,16 @@ from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
-from aggregate.report.source import CANDIDATES, GROUP_COLUMNS, Material, TaskText, Unit, shared, units, view
+from aggregate.report.result_tables import (
+    CANDIDATES,
+    GROUP_COLUMNS,
+    Material,
+    TaskText,
+    Unit,
+    shared,
+    units,
+    view,
+)
 from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
 from aggregate.text.formats import clean, dumps, plain, shown

@@ -15,7 +15,7 @@ from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.run_info import BASELINE
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material, line_text
 from aggregate.text.files import write_text
 
 _MESSAGE = 300
@@ -64,7 +64,7 @@ def _answer(artifact: Artifact) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name="answer")
     name = artifact.candidate_id or artifact.arm
     case = ElementTree.SubElement(suite, "testcase", classname=artifact.skill_id or "uplift", name=name)
-    said = [answer.headline, *(line.text for line in answer.lines)]
+    said = [answer.headline, *map(line_text, answer.lines)]
     said += [f"next: {answer.next.text}"] if answer.next.text else []
     kinds = {"fail": "failure", "error": "error", "skipped": "skipped"}
     if answer.gate in kinds:

@@ -8,7 +8,8 @@ from pathlib import Path
 from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
-from aggregate.report.source import (
+from aggregate.records.run_info import BASELINE
+from aggregate.report.result_tables import (
     CANDIDATES,
     GROUP_COLUMNS,
     Material,
@@ -123,7 +124,13 @@ def _efficiency(artifact: Artifact) -> Iterable[str]:
 def _moved(artifact: Artifact) -> Iterable[str]:
     """Lost and won tasks by what the judge said, folded: how many, and one example each."""
     lines = []
-    for side, found in moved(artifact).items():
+    for (side, found), arm in zip(moved(artifact).items(), ("candidate", BASELINE), strict=True):
+        if found:
+            lines += [
+                "",
+                f"Tasks {side}, by what the judge said of the {arm}, with passes before → after:",
+                "",
+            ]
         for one in found[:SHOWN_CHANGES]:
             lines.append(f"- {one.tasks} {side}: {escaped(one.said, _LINE)} ({code(one.name)} {one.passed})")
         if len(found) > SHOWN_CHANGES:

@@ -19,7 +19,7 @@ from typing import Any
 from aggregate.artifact.file import write_json
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE
-from aggregate.report.source import Material
+from aggregate.report.result_tables import Material
 from aggregate.text.files import write_text
 from aggregate.text.formats import clean
 from judges.judgment import Judgment

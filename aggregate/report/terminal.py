@@ -15,7 +15,7 @@ from rich.text import Text
 from aggregate.artifact import sentences
 from aggregate.artifact.answer import BROKEN
 from aggregate.artifact.model import Artifact, RunsCompared, SideRates, TaskBounds, TaskChange
-from aggregate.report.source import (
+from aggregate.report.result_tables import (
     GROUP_COLUMNS,
     ROWS,
     between,

@@ -132,7 +132,9 @@ def _in_flight(view: View) -> Iterator[str]:
     # The run's own count is newer than the heartbeats that tell the models, and would not be their sum.
     yield f"{sum(models.values()) if len(models) > 1 else view.progress.in_flight:,}"
     if len(models) > 1:
-        yield from (f"{plain(view.called(model), LONGEST_NAME)} {count:,}" for model, count in models.items())
+        yield from (
+            f"{count:,} of {plain(view.called(model), LONGEST_NAME)}" for model, count in models.items()
+        )
     elif models:
         yield plain(view.called(next(iter(models))), 40)
     if view.inside.retries:

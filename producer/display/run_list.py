@@ -16,7 +16,7 @@ from aggregate.text.files import exists
 from aggregate.text.formats import plain, safe_line
 from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
-from producer.display.run_status import moment, results, state_word
+from producer.display.run_status import moment, results, state_text, state_word
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
@@ -140,6 +140,9 @@ def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRec
         server.store.manifest(run_id)
         return list(server.store.records(run_id))
 
+    ended = [] if exists(path) else finished(places, run_id)
+    if ended and not any(one.was_run for one in ended):
+        raise UnknownRun(f"run {run_id} made no attempt: {ended[0].reason}")
     try:
         if not exists(path):
             with connect.joining(places, run_id, broker) as server:
@@ -230,7 +233,7 @@ def show(rows: list[RunRow]) -> None:
         suite = Path(row.suite or "–")
         cells = (
             row.run_id,
-            row.state,
+            state_text(row.state),
             f"{row.done}/{row.total}" if row.total is not None else "–",
             row.verdict or "–",
             row.answer or "–",

@@ -14,7 +14,7 @@ from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import JUDGED
-from aggregate.report.source import candidate_text, next_of, ranked
+from aggregate.report.result_tables import candidate_text, line_text, next_of, ranked
 from aggregate.text.formats import plain
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
@@ -62,6 +62,11 @@ def state_word(state: State) -> str:
     return halt or "running"
 
 
+def state_text(state: str) -> str:
+    """A state's name as people read it; programs read the name itself."""
+    return "given up" if state == "hopeless" else state.replace("_", " ")
+
+
 _ENDED = ("run", "state", "created_at", "suite", "answer", "next", "artifact")
 _RESULTS = ("verdict", "decision", "delta", "attempt_delta")
 _RATES = ("execution_pass_rate", "baseline_pass_rate")
@@ -95,7 +100,7 @@ def _over(run_id: str, artifacts: list[Artifact]) -> dict[str, Any]:
     }
     if len(artifacts) == 1:
         answer = answer_of(first)
-        told = {line.kind: line.text for line in answer.lines}
+        told = {line.kind: line_text(line) for line in answer.lines}
         facts |= {name: getattr(first, name) for name in (*_RATES, "reason")}
         facts |= {"answer": answer.headline, "lines": told, "next": answer.next.text}
     else:
@@ -188,7 +193,8 @@ def show(facts: dict[str, Any]) -> None:
 
 def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """How the run ended, in the words of its answer."""
-    lines = [("created" if name == "created_at" else name, _text(facts[name])) for name in _ENDED[:5]]
+    words = facts | {"state": state_text(facts["state"])}
+    lines = [("created" if name == "created_at" else name, _text(words[name])) for name in _ENDED[:5]]
     several = "candidates" in facts
     lines += [("", f"{name}: {text}" if several else text) for name, text in facts.get("lines", {}).items()]
     return lines + [(name, _text(facts[name])) for name in _ENDED[5:] if facts.get(name)]
@@ -198,10 +204,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
     by_model = facts["in_flight_by_model"]
     short = short_models(by_model)
-    models = ", ".join(f"{short[model]} {count}" for model, count in by_model.items())
+    models = ", ".join(f"{count:,} of {short[model]}" for model, count in by_model.items())
     lines = [
         ("run", facts["run"]),
-        ("state", facts["state"] + (f": {facts['why']}" if "why" in facts else "")),
+        ("state", state_text(facts["state"]) + (f": {facts['why']}" if "why" in facts else "")),
         ("created", facts["created_at"]),
         ("suite", _text(facts["suite"])),
         (
@@ -210,7 +216,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("cost", _cost(facts)),
         # Parts and their sum come from the same heartbeats; the run's own count is newer.
-        ("in flight", f"{sum(by_model.values()):,}: {models}" if models else f"{facts['in_flight']:,}"),
+        (
+            "in flight",
+            f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}",
+        ),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
         *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),

@@ -98,7 +98,7 @@ class HomePage:
 
     def write(self, artifacts: list[Artifact], tasks: Path) -> Path:
         """Write the page, once all records have gone by; `tasks` is the file with what the tasks asked."""
-        from aggregate.report.source import Material, read_tasks
+        from aggregate.report.result_tables import Material, read_tasks
 
         if self._broken is not None:
             raise self._broken

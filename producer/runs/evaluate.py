@@ -168,7 +168,7 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
             run_id=plan.run_id,
             embedded=where.broker is None,
             worker=dict(where.worker),
-            output=str(plan.options.output.resolve()) if plan.options.output else None,
+            output=_output(plan),
             baseline_cache_dir=str(reuse.folder) if reuse.folder else None,
             cache_keys=reuse.keys,
         )
@@ -176,6 +176,10 @@ def prepare(plan: Plan, where: RunContext) -> Reuse:
     if plan.rejudged_from is None:
         fingerprints.write(where.places, plan.run_id, fingerprints.of(plan))
     return reuse
+
+
+def _output(plan: Plan) -> str | None:
+    return str(plan.options.output.resolve()) if plan.options.output else None
 
 
 def follow(run: StoredRun, server: Server, where: RunContext) -> list[Artifact]:
@@ -216,7 +220,8 @@ def nothing_run(plan: Plan, places: Places) -> list[Artifact]:
 
     places.check_writable()
     info = plan.info().model_copy(update={"status": "skipped", "planned_attempts": 0})
-    notes = Notes(run_id=plan.run_id, output=str(plan.options.output) if plan.options.output else None)
+    notes = Notes(run_id=plan.run_id, output=_output(plan))
+    places.write_notes(notes)  # the list of runs goes by them
     return write(build.build(info, []), notes, places)
 
 

@@ -14,7 +14,7 @@ from producer.state_root import Places, file_name
 
 if TYPE_CHECKING:
     from aggregate.artifact.model import Artifact
-    from aggregate.report.source import Material
+    from aggregate.report.result_tables import Material
 
 Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
 # A format's file or folder, and its module in `aggregate.report`.
@@ -71,7 +71,7 @@ def _materials(
 ) -> Iterator[Material]:
     """What each report is made of: page and Markdown hold all candidates."""
     from aggregate.records.jsonl import read_jsonl
-    from aggregate.report.source import Material, read_tasks
+    from aggregate.report.result_tables import Material, read_tasks
 
     together = form in ("html", "md")
     for artifact in artifacts[:1] if together else artifacts:

@@ -16,6 +16,7 @@ from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
 from producer.runs.estimate import asked_by, check_size
+from producer.runs.watch import vanished
 from producer.server.connect import Server
 from workers.models.choose import Need, lacking, needs, usable
 from workers.rounds.finish import aggregate, finish
@@ -173,14 +174,14 @@ def _next_generation(server: Server, run: StoredRun) -> tuple[int, list[int]]:
     """
     store, run_id = server.store, run.run_id
     state = store.state(run_id)
-    if state is not None and _is_decided(state):
+    if state is None:  # a server without persistence was restarted while we tried
+        raise vanished(run_id)
+    if _is_decided(state):
         if store.artifacts(run_id) is None:
             aggregate(server.settings, store, run_id, state.generation)
         return state.generation, []
     generation = store.next_generation(run_id)
-    weak = (
-        state is not None and weak_baseline(run, state) is not None
-    )  # by records from the cache, or before the run was stopped
+    weak = weak_baseline(run, state) is not None  # by the cache's records, or before the run was stopped
     if weak:
         store.halt(run_id, "weak_baseline")
     end = _end(run, state)

@@ -34,6 +34,13 @@ class RunLost(UpliftError):
     exit_code = INFRASTRUCTURE
 
 
+def vanished(run_id: str) -> RunLost:
+    """The error of a run that was on the server, and is no more."""
+    return RunLost(
+        f"run {run_id} vanished from the server: it was deleted, flushed, or restarted without persistence"
+    )
+
+
 class Interrupted(UpliftError):
     """Somebody asked to stop, here or elsewhere; the run can be resumed."""
 
@@ -73,7 +80,7 @@ class Watch:
             try:
                 artifacts = self._look()
             except UnknownRun:  # gone between two questions of one look
-                raise self._vanished() from None
+                raise vanished(self.run.run_id) from None
             except (*AWAY, OperationalError) as problem:
                 self.server.check()
                 self._say_once(f"the server does not answer ({problem}); waiting for it")
@@ -91,7 +98,7 @@ class Watch:
         store = self.server.store
         state = store.state(self.run.run_id)
         if state is None:
-            raise self._vanished()
+            raise vanished(self.run.run_id)
         artifacts = store.artifacts(self.run.run_id)
         if state.trouble and artifacts is None:
             raise RunLost(
@@ -110,11 +117,6 @@ class Watch:
         if artifacts is None and writable and not pausing:
             self._end(state, progress)
         return artifacts
-
-    def _vanished(self) -> RunLost:
-        return RunLost(
-            f"run {self.run.run_id} vanished from the server: it was deleted, flushed, or restarted without persistence"
-        )
 
     def _takes_writes(self) -> bool:
         """Ask the server of a run that is quiet, or whose workers are, whether it can keep records at all.

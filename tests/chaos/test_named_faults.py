@@ -400,7 +400,7 @@ def test_a_private_worker_that_dies_is_replaced_and_the_run_is_whole() -> None:
 
 
 def test_a_laptop_that_loses_power_resumes_where_it_was() -> None:
-    with a_stage(pace=replace(SMALL, tasks=20)) as stage:
+    with a_stage(pace=replace(SMALL, tasks=20, lease=600.0)) as stage:  # nobody waits for those that are left
         state = stage.folder / "state"
         words = [
             "evaluate",

@@ -104,8 +104,7 @@ def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
 class Permit:
     """Permission to make one call, with `aside` tokens reserved for it.
 
-    Without a token nothing was noted of it. `at` is when it was given, in microseconds of the server; `paced` where the
-    provider sets the pace.
+    Without a token nothing was noted of it. `at` is when it was given, in microseconds of the server.
     """
 
     model: str
@@ -114,7 +113,6 @@ class Permit:
     limits: Limits
     aside: int = 0
     at: int = 0
-    paced: bool = False
 
 
 class ModelLimits:
@@ -144,6 +142,7 @@ class ModelLimits:
         self._notes: set[asyncio.Task[Any]] = set()
         self._turns: dict[tuple[str, Limits], asyncio.Lock] = {}
         self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def acquire(self, model: str, limits: Limits, estimated_tokens: int = 0) -> Permit:
         """Wait until one more call of the model may start.
@@ -156,13 +155,16 @@ class ModelLimits:
         token = uuid4().hex
         arguments: list[Any] = [token, round(self._lease * 1000), limits.max_in_flight or 0, limits.rpm or 0]
         arguments += [limits.tpm or 0, estimated_tokens, _MINUTE]
+        since = 0
 
         async def ask() -> tuple[int, Permit]:
+            nonlocal since
             wait, aside, paced, at = await self._script(
-                keys=limit_keys(model), args=[*arguments, self._now()]
+                keys=limit_keys(model), args=[*arguments, self._now(), since]
             )
+            since = since or at
             self._paced[model] = paced > 0
-            permit = Permit(model, token, estimated_tokens, limits, aside, at, self._paced[model])
+            permit = Permit(model, token, estimated_tokens, limits, aside, at)
             if wait == 0 and limits.max_in_flight:
                 self._held[token] = permit
                 if self._keeper is None:
@@ -252,7 +254,7 @@ class ModelLimits:
     async def used(self, permit: Permit, tokens: int | None) -> None:
         """Replace what was reserved by what the call used; None where it was not made at all."""
         rpm, tpm = permit.limits.rpm or 0, permit.limits.tpm or 0
-        if tpm or (tokens is None and (rpm or permit.paced)):
+        if tpm or tokens is None:
             _, *keys = limit_keys(permit.model)
             arguments: list[Any] = [permit.token, permit.aside, -1 if tokens is None else tokens]
             arguments += [permit.estimated_tokens, tpm, rpm, _MINUTE]
@@ -260,6 +262,7 @@ class ModelLimits:
 
     async def close(self) -> None:
         """Stop refreshing, and give back every slot that is still held."""
+        self._closed = True
         for task in (*self._notes, *([self._keeper] if self._keeper is not None else [])):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -267,8 +270,12 @@ class ModelLimits:
             await self.release(permit)
 
     async def _keep(self) -> None:
-        """Refresh the leases of what is held; a worker that dies stops doing so."""
-        while True:
+        """Refresh the leases of what is held; a worker that dies stops doing so.
+
+        A cancellation that comes in the very moment in which a command's time is over is lost: redis-py raises that
+        its time is over.
+        """
+        while not self._closed:
             await asyncio.sleep(self._lease / 3)
             # Whatever it was, the next time may be better: without refreshing, others would take the slots as well.
             with suppress(Exception):

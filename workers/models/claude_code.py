@@ -24,7 +24,6 @@ from typing import Any
 
 from judges.judgment import Completion, usage
 from workers.models.agent_view import confined
-from workers.models.http import HOPELESS
 from workers.models.model import (
     CUT,
     KEYS,
@@ -41,7 +40,7 @@ from workers.models.model import (
 )
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
-from workers.models.retries import RETRIES
+from workers.models.retries import HOPELESS, RETRIES
 from workers.store.messages import ModelSettings
 
 _NO_ACCESS = ("Invalid API key", "There's an issue with the selected model", "Credit balance is too low")

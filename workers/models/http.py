@@ -1,7 +1,6 @@
-"""Ask a model through its vendor's SDK: send the request, bound and read the answer, classify HTTP errors.
+"""Ask a model through its vendor's SDK: send the request, bound and read the answer.
 
-The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours. An error means: ask
-later, do not ask again, or give up on the model.
+The SDKs build requests, sign them and keep connections; retries, deadlines and limits are ours.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -21,7 +19,6 @@ from workers.models.model import (
     MAX_OUTPUT_BYTES,
     UNBILLED,
     ModelBusy,
-    ModelError,
     ModelFailed,
     Request,
     Room,
@@ -30,7 +27,7 @@ from workers.models.model import (
     named,
 )
 from workers.models.prices import priced
-from workers.models.retries import retry_after, room
+from workers.models.retries import room, status_error
 from workers.store.messages import ModelSettings
 
 # Escaped as JSON, a text of emoji is three times as long; the envelope around it is small.
@@ -199,37 +196,3 @@ def _reason(body: Any) -> str | None:
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         return f"{error.get('code') or error.get('type') or 'error'}: {error['message']}"
     return None
-
-
-HOPELESS = (401, 402, 403, 404)
-BUSY = frozenset({408, 409, 425, 429})
-TOO_OFTEN = (429, 529)
-_OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
-
-
-def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
-    """Turn an HTTP error into ModelBusy (retry later) or ModelFailed (do not); providers bill nothing for either."""
-    if 300 <= status < 400:
-        where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
-        remedy = "redirects are not followed; set base_url to the address that answers"
-        return ModelFailed(message(f"{where}; {remedy}"), hopeless=True, completion=UNBILLED)
-    words = message(f"HTTP {status}: {text}")
-    if any(sign in text for sign in _OUT_OF_MONEY):
-        return ModelFailed(words, hopeless=True)
-    if status in BUSY or status >= 500:
-        seconds = retry_after(headers)
-        refused = status in TOO_OFTEN or (status == 503 and seconds is not None)
-        return ModelBusy(words, retry_after=seconds, completion=UNBILLED, refused=refused)
-    return ModelFailed(words, hopeless=status in HOPELESS, completion=UNBILLED)
-
-
-def _host(location: str) -> str:
-    """Host and port of a redirect's goal, and no more: the rest may hold names and passwords."""
-    try:
-        goal = urlsplit(location)
-        host, port = goal.hostname, goal.port
-    except ValueError:
-        return "an address that cannot be read"
-    if not host:
-        return "another path of the same host" if location else "nowhere"
-    return f"{host}:{port}" if port else host

@@ -1,4 +1,4 @@
-"""Ask a busy model again: at most five times, after exponential waits with full jitter.
+"""Which errors of a model are worth another try, and when: at most five, after exponential waits with full jitter.
 
 Never sooner than the server's Retry-After. Its headers also tell how much of a limit is left.
 """
@@ -12,13 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from time import time
+from urllib.parse import urlsplit
 
 from judges.judgment import Completion
-from workers.models.model import ModelBusy, Room
+from workers.models.model import UNBILLED, ModelBusy, ModelError, ModelFailed, Room, message
 
 RETRIES = 5
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
+HOPELESS = (401, 402, 403, 404)
+BUSY = frozenset({408, 409, 425, 429})
+TOO_OFTEN = (429, 529)
+_OUT_OF_MONEY = ("insufficient_quota", "credit balance is too low")
 
 
 async def with_retries(
@@ -100,3 +105,31 @@ def _until(text: str) -> float:
     if "T" in text:
         return max(0.0, datetime.fromisoformat(text).timestamp() - time())
     return float(text)
+
+
+def status_error(status: int, text: str, headers: Mapping[str, str]) -> ModelError:
+    """Turn an HTTP error into ModelBusy (retry later) or ModelFailed (do not); providers bill nothing for either."""
+    if 300 <= status < 400:
+        where = f"HTTP {status}: the provider redirects to {_host(headers.get('location', ''))}"
+        remedy = "redirects are not followed; set base_url to the address that answers"
+        return ModelFailed(message(f"{where}; {remedy}"), hopeless=True, completion=UNBILLED)
+    words = message(f"HTTP {status}: {text}")
+    if any(sign in text for sign in _OUT_OF_MONEY):
+        return ModelFailed(words, hopeless=True)
+    if status in BUSY or status >= 500:
+        seconds = retry_after(headers)
+        refused = status in TOO_OFTEN or (status == 503 and seconds is not None)
+        return ModelBusy(words, retry_after=seconds, completion=UNBILLED, refused=refused)
+    return ModelFailed(words, hopeless=status in HOPELESS, completion=UNBILLED)
+
+
+def _host(location: str) -> str:
+    """Host and port of a redirect's goal, and no more: the rest may hold names and passwords."""
+    try:
+        goal = urlsplit(location)
+        host, port = goal.hostname, goal.port
+    except ValueError:
+        return "an address that cannot be read"
+    if not host:
+        return "another path of the same host" if location else "nowhere"
+    return f"{host}:{port}" if port else host

@@ -229,12 +229,18 @@ class App(Celery):  # type: ignore[misc]  # Celery has no hints
         return Engine(self.settings)
 
 
+def _is_news(line: logging.LogRecord) -> bool:
+    """Whether Celery tells of something else than a batch that is handed back: that has been said, if it is odd."""
+    return not (line.exc_info and isinstance(line.exc_info[1], Reject))
+
+
 @lru_cache(maxsize=1)
 def worker_app() -> App:
     """The app of this worker process, made from its environment, which is read here and nowhere else."""
     from workers.process import bootsteps
 
     app = App(from_environment())
+    logging.getLogger("celery.app.trace").addFilter(_is_news)
     app.steps["worker"].add(bootsteps.Finisher)
     app.steps["worker"].add(bootsteps.Mending)
     if os.environ.get("UPLIFT_METRICS_PORT"):

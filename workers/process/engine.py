@@ -29,7 +29,7 @@ from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.process.logs import at_work
 from workers.store.bundles import BundleError
 from workers.store.claims import StoreResult, drop_all
-from workers.store.keys import PROTOCOL
+from workers.store.keys import PROTOCOL, QUARANTINE
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import connect, connect_insisting, tell_held
 from workers.store.run_store import OtherVersion, Store
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS = 5.0
 MOST_HAND_BACKS = 3
 MOST_SHARE = 1.5
+MOST_ALONE = os.cpu_count() or 1
 MOST_AT_FIRST = 4  # batches: the next run's may be far larger than the last one's
 
 
@@ -61,7 +62,8 @@ class Load:
 
     What waits for a limit over all workers, for the budget or for another worker needs no capacity yet, and must not
     keep other runs from it. Once as much of one lane waits, the lane is closed here: the rest of such a run is for
-    other workers, and memory has a bound.
+    other workers, and memory has a bound. What runs alone in a process of its own takes nothing of the capacity, and
+    the quarantine is closed while as much as may run at once has been taken from it.
     """
 
     def __init__(self) -> None:
@@ -69,6 +71,7 @@ class Load:
         self.batches = 0
         self.share = 0.0
         self.last_share = 0.0
+        self.alone = 0
         self.waiting = defaultdict[str, float](float)
 
     def add(self, share: float) -> None:
@@ -93,10 +96,22 @@ class Load:
             with self._lock:
                 self.waiting[lane] -= share
 
+    @contextmanager
+    def runs_alone(self) -> Iterator[None]:
+        """Hold a batch in this block that runs in a process of its own."""
+        with self._lock:
+            self.alone += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.alone -= 1
+
     def closed(self) -> frozenset[str]:
         """Lanes of which so much waits here already that no more is to be taken from them."""
         with self._lock:
-            return frozenset(lane for lane, share in self.waiting.items() if share > MOST_SHARE - 1e-6)
+            full = {lane for lane, share in self.waiting.items() if share > MOST_SHARE - 1e-6}
+            return frozenset(full | {QUARANTINE} if self.alone >= MOST_ALONE else full)
 
     def room(self) -> int:
         """Prefetch count: the batches held, plus as many of the last size as fit into MOST_SHARE of the capacity.
@@ -105,13 +120,11 @@ class Load:
         """
         with self._lock:
             if not self.batches:
-                return (
-                    min(MOST_AT_FIRST, max(1, math.ceil(MOST_SHARE / self.last_share)))
-                    if self.last_share
-                    else 1
-                )
+                fit = max(1, math.ceil(MOST_SHARE / self.last_share)) if self.last_share else 1
+                return self.alone + min(MOST_AT_FIRST, fit)
             left = MOST_SHARE - self.share + sum(self.waiting.values())
-            return self.batches + max(0, math.ceil((left - 1e-6) / max(self.last_share, 1e-6)))
+            more = max(0, math.ceil((left - 1e-6) / max(self.last_share, 1e-6)))
+            return self.alone + self.batches + more
 
 
 class Engine:
@@ -138,7 +151,6 @@ class Engine:
         self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
-        self.alone = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
         self._thread.start()
         self._teller = Teller(self.name, self.tally)
@@ -155,7 +167,7 @@ class Engine:
     @property
     def active(self) -> bool:
         """Whether any batch is under way here."""
-        return bool(self._tasks or self.alone)
+        return bool(self._tasks or self.load.alone)
 
     def held(self) -> dict[str, dict[int, int]]:
         """The claims of this process that are to be renewed, by run, as index and token; none while it drains."""

@@ -10,7 +10,7 @@ import threading
 
 import redis
 
-from workers.process.engine import Batch, Drained, Engine
+from workers.process.engine import MOST_ALONE, Batch, Drained, Engine
 from workers.process.logs import JsonLines, is_json, write_json
 from workers.rounds.child_process import TRY_AGAIN, leave_with_parent
 from workers.store.process_settings import from_environment
@@ -20,7 +20,7 @@ HANDED_BACK = 77
 LOOK_SECONDS = 0.2
 DROP_SECONDS = 15.0
 # Each is a Python of its own: a worker that died twice with many attempts in flight would start as many at once.
-_at_once = threading.BoundedSemaphore(os.cpu_count() or 1)
+_at_once = threading.BoundedSemaphore(MOST_ALONE)
 
 
 class Died(Exception):
@@ -33,17 +33,16 @@ def run_alone(batch: Batch, worker: Engine) -> int:
     Raises Died when the child does: the batch is delivered again, and once the dead child's claim has run out,
     the next child finds one death too many and says so in the record. Raises Drained when this worker must stop.
     """
-    while not _at_once.acquire(timeout=LOOK_SECONDS):
-        if worker.draining:
-            raise Drained
-    worker.alone += 1
-    try:
-        stored = _in_a_child(batch, worker)
-        worker.done += 1  # so many are in such a batch
-        return stored
-    finally:
-        worker.alone -= 1
-        _at_once.release()
+    with worker.load.runs_alone():
+        while not _at_once.acquire(timeout=LOOK_SECONDS):
+            if worker.draining:
+                raise Drained
+        try:
+            stored = _in_a_child(batch, worker)
+            worker.done += 1  # so many are in such a batch
+            return stored
+        finally:
+            _at_once.release()
 
 
 def _in_a_child(batch: Batch, worker: Engine) -> int:

@@ -141,8 +141,7 @@ class Mender:
         over = look.sealed or (bool(look.halt) and not look.in_flight)
         # What was never published may still be on its way from its producer.
         begun = look.published > 0 or now - quiet.since > self._search_seconds
-        run = self._store.run(run_id)
-        if over or (begun and not look.in_flight and not self._store.missing(run.manifest, look)):
+        if over or (begun and not look.in_flight and not self._missing(run_id, look)):
             log.info("run %s waits for its callback; sending another", run_id, extra={"run": run_id})
             send_finish(self.app, run_id, look.generation, look.round)
             quiet.since = now + self._search_seconds
@@ -163,18 +162,19 @@ class Mender:
                 log.warning("run %s: %s", run_id, why, extra={"run": run_id})
                 self._store.set_trouble(run_id, looks[run_id].generation, why)
 
+    def _missing(self, run_id: str, look: Look) -> list[int]:
+        return self._store.missing(self._store.manifest(run_id), look)
+
     def _search(self, run_id: str, look: Look, quiet: _Quiet) -> None:
         """Publish again what no queue and no worker has, once two searches in a row have missed the same."""
-        run = self._store.run(run_id)
-        missing = set(self._store.missing(run.manifest, look)) - self._store.claimed(run_id)
-        lost = (
-            frozenset(missing - self._with_a_message(run_id, run.manifest.lane)) if missing else frozenset()
-        )
+        lost = frozenset(self._missing(run_id, look)) - self._store.claimed(run_id)
+        if lost:
+            lost -= self._with_a_message(run_id, self._store.manifest(run_id).lane)
         quiet.searched = self.clock()
         if lost and lost == quiet.lost:
             words = "run %s: %d attempts got lost; publishing them again"
             log.warning(words, run_id, len(lost), extra={"run": run_id})
-            alone = self._store.deadly(run_id)
+            run, alone = self._store.run(run_id), self._store.deadly(run_id)
             publish_batches(self.app, run, number=look.round, indexes=sorted(lost), alone=alone)
             lost = frozenset()
         quiet.lost = lost
@@ -202,10 +202,17 @@ class Mender:
         tags = cast("list[bytes]", self.client.hkeys(UNACKED))
         held = held_messages(self.client) if tags else set()
         self._taken = {tag: self._taken.get(tag, now) for tag in tags}
-        for tag, since in self._taken.items():
-            if tag.decode() in held or now - since < self._grace_seconds:
-                continue
-            data = cast("bytes | None", self.client.hget(UNACKED, tag.decode()))
+        orphans = [
+            tag.decode()
+            for tag, since in self._taken.items()
+            if tag.decode() not in held and now - since >= self._grace_seconds
+        ]
+        for start in range(0, len(orphans), _PAGE):
+            self._put_back_page(orphans[start : start + _PAGE])
+
+    def _put_back_page(self, tags: list[str]) -> None:
+        pipe = self.client.pipeline(transaction=False)
+        for tag, data in zip(tags, cast("list[bytes | None]", self.client.hmget(UNACKED, tags)), strict=True):
             if data is None:
                 continue
             try:
@@ -214,10 +221,13 @@ class Mender:
                 back = waiting_keys(str(lane))[max(0, min(step // 3, 3))]
             except (ValueError, LookupError, TypeError, AttributeError):
                 log.warning("a message that nobody can read is thrown away")
-                self.client.hdel(UNACKED, tag.decode())
-                continue
-            if self._put_back(keys=[UNACKED, UNACKED_INDEX, back], args=[tag, json.dumps(message)]):
-                log.warning("a message of %s had no worker any more; it waits again", lane)
+                pipe.hdel(UNACKED, tag)
+            else:
+                self._put_back(
+                    keys=[UNACKED, UNACKED_INDEX, back], args=[tag, json.dumps(message)], client=pipe
+                )
+        if done := sum(pipe.execute()):
+            log.warning("%d messages had no worker any more; they wait again", done)
 
 
 def _able(look: Look, beats: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -123,8 +124,9 @@ def waiting_keys(lane: str) -> list[str]:
 _WITH_LEDGER = frozenset({"claim", "store", "lease", "seal", "artifacts"})
 
 
+@cache
 def script(name: str) -> str:
-    """The text of one of our Lua scripts."""
+    """The text of one of our Lua scripts, as it was when this process first asked: an upgrade may replace the file."""
     lua = resources.files("workers.store").joinpath("lua")
     parts = ["ledger", name] if name in _WITH_LEDGER else [name]
     return "\n".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from judges.errors import UpliftError
 from workers.store.claims import LEASE_SECONDS
-from workers.store.keys import checked_broker
+from workers.store.keys import DAY_SECONDS, checked_broker
+
+
+class InvalidSetting(UpliftError, ValueError):
+    """A variable of a worker's environment that makes no sense."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSett
         broker=checked_broker(environment.get("UPLIFT_BROKER", "redis://127.0.0.1:6379/0"), insecure=True),
         in_flight=_number(environment, "UPLIFT_IN_FLIGHT", 100),
         agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
-        lease_seconds=float(environment.get("UPLIFT_LEASE_SECONDS", LEASE_SECONDS)),
-        drain_seconds=float(environment.get("UPLIFT_DRAIN_SECONDS", "8")),
+        lease_seconds=_seconds(environment, "UPLIFT_LEASE_SECONDS", LEASE_SECONDS, least=1),
+        drain_seconds=_seconds(environment, "UPLIFT_DRAIN_SECONDS", 8.0, least=0),
     )
 
 
@@ -43,5 +49,13 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name} is {text!r}; give a whole number from 1")
+        raise InvalidSetting(f"{name} is {text!r}; give a whole number from 1")
     return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float, *, least: int) -> float:
+    text = environment.get(name) or str(default)
+    with suppress(ValueError):
+        if least <= (seconds := float(text)) <= DAY_SECONDS:
+            return seconds
+    raise InvalidSetting(f"{name} is {text!r}; give seconds from {least} to {DAY_SECONDS}")

@@ -389,19 +389,21 @@ class Store:
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
         run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
-        seconds, _ = self.client.time()
         pipe = self.client.pipeline(transaction=False)
+        for run_id in run_ids:  # most are over, and kept for days
+            pipe.exists(Keys(run_id).artifacts)
+        run_ids = [run_id for run_id, over in zip(run_ids, pipe.execute(), strict=True) if not over]
+        seconds, _ = self.client.time()
         fields = ("protocol", "generation", "round", "halt", "sealed", "published", "trouble")
         for keys in map(Keys, run_ids):
             pipe.hmget(keys.state, fields)
-            pipe.exists(keys.artifacts)
             pipe.hlen(keys.records)
             pipe.zcount(keys.claims, seconds * 1000, "+inf")
             pipe.exists(keys.finishing)
             pipe.smembers(keys.refused)
         answers = iter(pipe.execute(raise_on_error=False))
         looks = {}
-        for run_id, *of_run in zip(run_ids, *[answers] * 6, strict=True):
+        for run_id, *of_run in zip(run_ids, *[answers] * 5, strict=True):
             try:
                 for answer in of_run:
                     if isinstance(answer, Exception):
@@ -585,15 +587,14 @@ class Store:
 
 def _look(
     state: list[bytes | None],
-    artifacts: int,
     recorded: int,
     in_flight: int,
     finishing: int,
     refused: set[bytes],
 ) -> Look | None:
-    """What the server answered of a run; None for one that is over, or waits for a person."""
+    """What the server answered of a run without artifacts; None for one that waits for a person."""
     protocol, generation, number, halt, sealed, published, trouble = (value or b"" for value in state)
-    if artifacts or trouble or halt == b"paused":
+    if trouble or halt == b"paused":
         return None
     return Look(
         int(protocol or 1),

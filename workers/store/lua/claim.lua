@@ -87,9 +87,5 @@ local function claim(index)
 end
 
 for i = 7, #ARGV do answers[i - 6] = claim(ARGV[i]) end
-
--- A run's keys live seven days from its last sign of life; to ask costs less than to set it every time.
-for _, key in ipairs(KEYS) do
-  if not halted and redis.call('TTL', key) < 518400 then redis.call('EXPIRE', key, 604800) end
-end
+keep(KEYS, not halted)
 return answers

@@ -35,10 +35,19 @@ local function release(index)
   return reserve
 end
 
+-- A run's keys live seven days from its last sign of life; to ask costs less than to set it every time.
+local function keep(keys, goes_on)
+  for _, key in ipairs(keys) do
+    local left = redis.call('TTL', key)
+    if left == -1 or (goes_on and left < 518400) then redis.call('EXPIRE', key, 604800) end
+  end
+end
+
 local function assume(token, reserve)
   if reserve == 0 then return end
   add('assumed', reserve)
   redis.call('HINCRBYFLOAT', ASSUMED, token, reserve)
+  keep({ASSUMED}, false)
 end
 
 -- Whoever holds this had asked, and vanished: the claim stays, and what was reserved is assumed.
@@ -51,9 +60,10 @@ local function assume_held(index)
   return reserve
 end
 
--- False where the token was billed before. Each call of unknown cost counts with what was reserved.
-local function bill(token, cost, unpriced, reserve)
-  if redis.call('SETBIT', BILLED, token, 1) == 1 then return false end
+-- False where the token was billed before and its claim has gone: a server that lost its last writes gives a token twice.
+-- Each call of unknown cost counts with what was reserved.
+local function bill(token, cost, unpriced, reserve, held)
+  if redis.call('SETBIT', BILLED, token, 1) == 1 and not held then return false end
   local assumed = tonumber(redis.call('HGET', ASSUMED, token) or 0)
   if assumed > 0 then
     redis.call('HDEL', ASSUMED, token)

@@ -30,9 +30,10 @@ local function waste(cost)
 end
 
 local function store(index, token, round, outcome, cost, lost, unpriced, arm, payload)
-  local reserve = holder(index) == token and release(index) or 0
+  local held = holder(index) == token
+  local reserve = held and release(index) or 0
   local present = redis.call('HGET', RECORDS, index)
-  if not bill(token, tonumber(cost), tonumber(unpriced), reserve) then
+  if not bill(token, tonumber(cost), tonumber(unpriced), reserve, held) then
     -- Sent again because the first answer was lost on the way.
     return present == payload and 'stored' or sealed and 'late' or 'duplicate'
   end
@@ -65,8 +66,5 @@ for i = 1, #ARGV, 9 do
     answers[#answers + 1] = 'late'
   end
 end
--- A run's keys live seven days from its last sign of life; to ask costs less than to set it every time.
-for _, key in ipairs(KEYS) do
-  if exists and not sealed and redis.call('TTL', key) < 518400 then redis.call('EXPIRE', key, 604800) end
-end
+keep(KEYS, exists and not sealed)
 return answers

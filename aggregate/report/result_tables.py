@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of, state_words
+from aggregate.artifact.diagnosis import Pair, are_of, compared_rates, pairs
 from aggregate.artifact.model import (
     MEASURES,
     AnswerLine,
@@ -257,8 +258,8 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "artifact": artifact,
         "name": plain(artifact.name, _NAME),
         "answer": answer,
-        # A number and its sign stay together at the end of a line.
-        "lines": [(line.kind, line_text(line).replace(" %", "\u00a0%")) for line in answer.lines],
+        "headline": _together(answer.headline),
+        "lines": [(line.kind, _together(line_text(line))) for line in answer.lines],
         "simulated": sentences.simulated(artifact),
         "facts": _facts(artifact),
         "row": candidate_row(artifact),
@@ -277,6 +278,11 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "consistency": consistency(artifact),
         "warnings": notes(artifact),
     }
+
+
+def _together(text: str) -> str:
+    """The text with a number and its percent sign in one line."""
+    return text.replace(" %", "\u00a0%")
 
 
 @dataclass(frozen=True)
@@ -335,26 +341,35 @@ GROUP_COLUMNS = ("Baseline", "Candidate", "Points", "Interval", "Time-outs", "Co
 
 def groups(artifact: Artifact) -> dict[str, list[tuple[str, ...]]]:
     """By tier, model and judge: attempts passed in both arms, difference, interval, time-outs and cost."""
-    names = sentences.short_models(artifact.models)
+    names, both = sentences.short_models(artifact.models), pairs(artifact)
     # Tiers are the suite's own, so that one of them is shown, too.
     return {
         heading: [
-            _group(names.get(name, name), group, artifact) for name, group in list(found.items())[:_GROUPS]
+            _group(
+                names.get(name, name),
+                group,
+                artifact,
+                [one for one in both if getattr(one[0], heading) == name],
+            )
+            for name, group in list(found.items())[:_GROUPS]
         ]
         for heading, least in (("tier", 1), ("model", 2), ("judge", 2))
         if len(found := artifact.groupings[heading]) >= least
     }
 
 
-def _group(name: str, group: GroupNumbers, artifact: Artifact) -> tuple[str, ...]:
+def _group(name: str, group: GroupNumbers, artifact: Artifact, both: Sequence[Pair]) -> tuple[str, ...]:
+    """The rates are those of what was compared, as the difference is; of arms alone where nothing was."""
     other, mine = (group.arms.get(arm) or ArmMetrics() for arm in (BASELINE, artifact.arm))
     run = [arm for arm in (other, mine) if arm.n]
     bounds = (
         group.interval.tasks_like_these if group.interval and answer_of(artifact).line("ranges") else None
     )
+    alone, told = (mine.attempt_pass_rate, other.attempt_pass_rate), compared_rates(both)
+    after, before = told if told is not None and are_of(told, group.attempt_delta) else alone
     return (
         plain(name, _NAME),
-        *(shown(arm.attempt_pass_rate, rate) for arm in (other, mine)),
+        *(shown(share, rate) for share in (before, after)),
         shown(group.attempt_delta, points),
         between(bounds),
         " → ".join(str(arm.n_timeouts) for arm in run),
