@@ -299,17 +299,11 @@ def _be_examinees_first(request: Request, job: Job, held: Descriptors, places: I
 
 def _become_examinee(request: Request, job: Job, places: InsidePlaces, user: int | None) -> NoReturn:
     """Drop all rights, and run the code in this warm interpreter, or become the program."""
-    os.chdir(places.work)
-    os.setsid()
-    drop_rights.enter_own_user_namespace(user)
-    drop_rights.limit_resources(job.limits)
-    drop_rights.drop_all_capabilities()
-    drop_rights.restrict_for_good()
+    _drop_all_rights(job, places, user)
     for place, given in enumerate((request.stdin, request.stdout, request.stderr)):
         os.dup2(given, place)
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         del os.environ[name]
-    os.environ["AI_OUTPUT_FILE"] = job.output_file
     if request.role == "python":
         code = os.pread(request.code, os.fstat(request.code).st_size, 0)
         os.closerange(3, _HIGHEST_DESCRIPTOR)
@@ -399,15 +393,19 @@ def _make_world(job: Job, text: int, places: InsidePlaces, hidden: tuple[str, ..
 
 def _become_tests(job: Job, held: Descriptors, places: InsidePlaces) -> None:
     """Drop all rights; the job's output and report become descriptors 1, 2 and 3, and the others are closed."""
-    os.chdir(places.work)
-    os.setsid()
-    drop_rights.enter_own_user_namespace(places.user)
-    drop_rights.limit_resources(job.limits)
-    drop_rights.drop_all_capabilities()
-    drop_rights.restrict_for_good()
+    _drop_all_rights(job, places, places.user)
     os.write(held.status, b"started")
     for place, given in enumerate((held.output, held.output, held.report, held.asks), start=1):
         os.dup2(given, place)
     for given in (held.output, held.report, held.status, held.asks, held.text):
         os.close(given)
+
+
+def _drop_all_rights(job: Job, places: InsidePlaces, user: int | None) -> None:
+    os.chdir(places.work)
+    os.setsid()
+    drop_rights.enter_own_user_namespace(user)
+    drop_rights.limit_resources(job.limits)
+    drop_rights.drop_all_capabilities()
+    drop_rights.restrict_for_good()
     os.environ["AI_OUTPUT_FILE"] = job.output_file
