@@ -295,6 +295,15 @@ HARMS = {
 # Left out where it would hurt whatever else the user runs, the tests themselves included.
 KILLS, LIMITS = "kills its first process and all else", "priorities and limits of others"
 
+LIKE_PYTHON = """
+import atexit, logging, sys, threading, time
+logging.basicConfig()
+logging.warning("told")
+atexit.register(print, "bye")
+print(__name__, sys.argv)
+threading.Thread(target=lambda: (time.sleep(0.05), print("thread"), 1 / 0)).start()
+sys.exit(3)
+"""
 LEAVES = """
 import pathlib, tempfile
 for folder in {pathlib.Path.cwd(), pathlib.Path.home(), pathlib.Path(tempfile.gettempdir())}:
@@ -308,6 +317,7 @@ from uplift_judge import RunError, output, run_command, run_python
 
 SECRET = pathlib.Path(__file__).with_name("expected.txt").read_text()
 PRELUDE, ATTACKS, HARMS, LEAVES = {prelude!r}, {attacks!r}, {harms!r}, {leaves!r}
+LIKE_PYTHON = {like_python!r}
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(name):
@@ -337,6 +347,10 @@ def test_own_memory_is_read():
 def test_output_and_stdin_arrive():
     assert output() == "an answer"
     assert run_command(["cat"], stdin="abc").stdout == "abc"
+    ran = run_python(LIKE_PYTHON)
+    assert ran.stdout.splitlines() == ["__main__ ['-c']", "thread", "bye"], ran
+    assert ran.stderr.startswith("WARNING:root:told\\n") and "ZeroDivisionError" in ran.stderr, ran
+    assert ran.exit_code == 3
     assert run_python("import sys; print(sys.stdin.read()[::-1])", stdin="abc").stdout == "cba\\n"
 """
 
@@ -357,7 +371,12 @@ def all_at_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     exposed = way == "plain" and not ROOT
     attacks = {name: dedent(code) for name, code in ATTACKS.items() if name != LIMITS or not exposed}
     harms = {name: code for name, code in HARMS.items() if name != KILLS or way != "plain"}
-    suite = a_suite(folder, TEST_FILE.format(prelude=PRELUDE, attacks=attacks, harms=harms, leaves=LEAVES))
+    suite = a_suite(
+        folder,
+        TEST_FILE.format(
+            prelude=PRELUDE, attacks=attacks, harms=harms, leaves=LEAVES, like_python=LIKE_PYTHON
+        ),
+    )
     (suite / "fixtures" / "expected.txt").write_text(f"SECRET-{secrets.token_hex(8)}")
     work = Work("test_it.py", suite / "fixtures", b"an answer", secrets.token_hex(16), (), 500)
     left = folder / "left" if way == "cold" else None

@@ -19,6 +19,7 @@ import atexit
 import fcntl
 import gc
 import json
+import logging
 import os
 import select
 import signal
@@ -323,6 +324,9 @@ def _become_examinee(request: Request, job: Job, places: InsidePlaces, user: int
 def _run_code(code: bytes) -> NoReturn:
     """Run code as `python -c` does, and end as it ends."""
     atexit._clear()
+    # pytest's, which would keep to themselves what an interpreter prints
+    logging.root.handlers.clear()
+    threading.excepthook, sys.unraisablehook = threading.__excepthook__, sys.__unraisablehook__
     main, status = ModuleType("__main__"), 0
     sys.modules["__main__"], sys.argv = main, ["-c"]
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115 - they stay
