@@ -447,6 +447,7 @@ async def test_the_tests_are_killed_only_without_a_sandbox_and_by_their_own_user
         harmed = way == "plain" and not ROOT
         assert (judgment.passed, judgment.error) == (not harmed, None), judgment
         assert ("ended before pytest did" in judgment.details) is harmed
+    warm_pool.close()
 
 
 async def test_tests_that_do_not_use_the_helper_are_judged_as_before_and_said_to_be_unguarded(

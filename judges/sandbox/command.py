@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from judges.inside import remove_folder, supervisor
-from judges.inside.drop_rights import ASK_FD, EXAMINEE, NOBODY, REPORT_FD, RightsSettings
+from judges.inside.drop_rights import ASK_FD, EXAMINEE, NOBODY, RightsSettings
 from judges.judgment import Judgment, Sandbox
 from judges.sandbox import bubblewrap, without_bubblewrap
 from judges.sandbox.bubblewrap import SandboxDescription, Sandboxed
@@ -106,14 +106,7 @@ def examining(command: SandboxCommand, text: bytes, left: Path | None) -> Sandbo
     places: dict[str, str | Input] = {"AI_OUTPUT_FILE": Input("output/output.txt")}
     if left is not None:
         shared["workspace"], places["AI_WORKSPACE"] = left, Input("workspace")
-    python = [
-        bubblewrap.python(),
-        "-I",
-        "-c",
-        PYTHON_RUNS_CODE,
-        str(REPORT_FD),
-        *bubblewrap.package_folders(),
-    ]
+    python = [bubblewrap.python(), "-I", "-c", PYTHON_RUNS_CODE, "3", *bubblewrap.package_folders()]
     alone = SandboxCommand([], command.timeout_seconds, shared, places, command.limits)
     return replace(
         command,
