@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -407,6 +408,17 @@ def test_the_prompt_follows_the_fenced_skill_unchanged() -> None:
 
     assert "\n````markdown\n# Kindness\n\nBe kind.\n````\n\n" in asked
     assert asked.endswith("\n````\n\nGreet me.\n\n```\nx\n```")
+
+
+def test_a_skill_is_looked_through_once_and_not_for_every_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    look = SimpleNamespace(findall=lambda _, text: looks.append(text) or [])
+    monkeypatch.setattr("workers.attempts.prompt.re", look)
+    for number in range(3):
+        prepend("# A skill that no other test has\n", f"Task {number}.")
+    assert len(looks) == 1
 
 
 @given(st.text(alphabet="`~ab\n\r\u2028 "), st.text(alphabet="`x\n"))

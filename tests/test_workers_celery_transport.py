@@ -13,7 +13,7 @@ import redis
 from celery.worker.control import Panel
 from submitting import a_server, a_stored_run, waiting
 
-from workers.process import bootsteps
+from workers.process import bootsteps, celery_app
 from workers.process.celery_app import App
 from workers.process.engine import MOST_ALONE, Load
 from workers.process.transport import Channel, Together
@@ -304,6 +304,18 @@ def test_what_threads_bring_meanwhile_goes_together_and_each_gets_its_own_answer
         with pytest.raises(ValueError, match="1"):
             together(13)
     assert [len(items) for items in sent] == [1, 10, 1]
+
+
+def test_a_queue_is_known_by_its_name_with_the_prefix(client, consumer):
+    assert not consumer.channel._has_queue(LANES[0])
+    put(client, LANES[0], "one")
+    assert consumer.channel._has_queue(LANES[0])
+
+
+def test_batches_of_chords_are_counted_together(valkey, monkeypatch):
+    monkeypatch.setattr(celery_app, "Together", lambda send: lambda item: (send.__name__, item))
+    count = App(ProcessSettings(valkey)).backend._chord_part_return_script
+    assert count(keys=["a", "b"], args=["c"], client=None) == ("_counted", ("a", "b", "c"))
 
 
 def test_a_chord_of_many_batches_is_published_in_a_few_round_trips(valkey, client, monkeypatch):

@@ -1,5 +1,6 @@
 """`uplift worker --log-format json`: an object a line, that tells of which run, attempt and worker it is."""
 
+import asyncio
 import contextvars
 import json
 import logging
@@ -12,6 +13,7 @@ import pytest
 from running import a_suite, await_worker, standalone, start_uplift, uplift
 from standing_in import provider_process
 
+from judges.sandbox.command import in_thread
 from judges.spec import Contains
 from workers.attempts.run_context import Question
 from workers.process.logs import JsonLines, at_work
@@ -85,6 +87,17 @@ def test_an_attempt_is_named_as_its_record_names_it():
     names = ("run", "task", "arm", "model", "attempt")
     assert [told[name] for name in names] == ["run-1", "names-it", "candidate", "sim", 3]
     assert "run" not in line("elsewhere")
+
+
+async def test_a_line_of_a_judges_thread_names_its_attempt_too():
+    task = Task(id="names-it", prompt="?", judge=Contains(type="contains", expected=["it"]))
+
+    async def inside():
+        at_work.set(("run-1", Question(task, "candidate", "sim", 3)))
+        return await in_thread(lambda _: line("replacing a warm sandbox"))
+
+    told = await asyncio.create_task(inside())
+    assert (told.get("run"), told.get("task")) == ("run-1", "names-it")
 
 
 def test_a_line_of_celery_names_the_run_of_its_message():

@@ -79,3 +79,8 @@ def test_flower_tells_workers_of_one_host_name_and_process_number_apart():
     one, other = node_name("host:7-aaaa"), node_name("host:7-bbbb")
     assert one.startswith("uplift-7-aaaa@")
     assert other.startswith("uplift-7-bbbb@")
+
+
+def test_an_empty_variable_is_as_good_as_none():
+    empty = dict.fromkeys(("UPLIFT_IN_FLIGHT", "UPLIFT_LEASE_SECONDS"), "")
+    assert from_environment(empty) == from_environment({})

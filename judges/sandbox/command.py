@@ -34,6 +34,7 @@ it (ten a second). Run workers in a container with limits of its own when suites
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 import math
@@ -479,7 +480,7 @@ async def in_thread(work: Callable[[threading.Event], _Value]) -> _Value:
     When the caller is cancelled, the event is set, and the work has ended before the cancellation goes on.
     """
     cancelled = threading.Event()
-    future: Future[_Value] = _threads().submit(work, cancelled)
+    future: Future[_Value] = _threads().submit(contextvars.copy_context().run, work, cancelled)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:

@@ -45,9 +45,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSett
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name)
-    if text is None:
-        return default
+    text = environment.get(name) or str(default)
     if not text.isdecimal() or int(text) < 1:
         raise InvalidSetting(f"{name} is {text!r}; give a whole number from 1")
     return int(text)
