@@ -3,7 +3,8 @@ bubblewrap.
 
     python -m bench.pytest_judge [JUDGMENTS]
 
-Prints processor seconds per judgment for each, and their ratio; the bar is a quarter. The fresh run gets the
+Prints processor seconds per judgment for each, and their ratio; the bar is a quarter. Measured once more with tests of
+which one runs code by `uplift_judge`: at most 1.6 times of what the others take. The fresh run gets the
 same test file and the same options (no plugin of the environment, no cache), and nothing of ours around it:
 no launcher, no report. The warm side is the whole judgment as a worker makes it, the start of its zygote
 included.
@@ -62,6 +63,14 @@ def test_every_item_says_what_changed(notes):
     assert items
     assert all(": " in item for item in items)
 """
+RUNS_CODE = """\
+from uplift_judge import run_python
+
+
+def test_has_a_title(notes):
+    assert run_python("print(7 * 6)").stdout == "42\\n"
+"""
+MOST_WITH_CODE = 1.6
 
 
 def rows(judgments: int = 200) -> list[Row]:
@@ -76,8 +85,15 @@ def rows(judgments: int = 200) -> list[Row]:
         (suite / SPEC.test_file).write_text(TEST_FILE)
         fresh = measure(lambda: run_fresh(suite, judgments, found.user)) / judgments
         forked = measure(lambda: asyncio.run(run_warm(suite, judgments))) / judgments
+        (suite / SPEC.test_file).write_text(TEST_FILE + RUNS_CODE)
+        running = measure(lambda: asyncio.run(run_warm(suite, judgments))) / judgments
     note = f"warm {1000 * forked:.1f} ms, fresh {1000 * fresh:.1f} ms; {judgments} judgments each"
-    return [Row("pytest judgment, warm against fresh", forked / fresh, "of the CPU", BAR, note=note)]
+    more = f"{1000 * running:.1f} ms"
+    return [
+        Row("pytest judgment, warm against fresh", forked / fresh, "of the CPU", BAR, note=note),
+        Row("the same with a run_python, against fresh", running / fresh, "of the CPU", BAR, note=more),
+        Row("the same against one without", running / forked, "times the CPU", MOST_WITH_CODE),
+    ]
 
 
 def measure(work: Callable[[], None]) -> float:

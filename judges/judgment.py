@@ -137,6 +137,8 @@ class Judgment(_Stored):
     A panel's consensus is one Judgment whose `panel` holds each member's own. `check` is the name of one of a task's
     several checks, with its part of the score and whether a pass needs it. With `broke_off` the output failed because
     it could not be looked at to the end.
+
+    `unguarded`: tests ran the output's code, if any, in their own process, where it could write its own verdict.
     """
 
     judge: str
@@ -156,6 +158,7 @@ class Judgment(_Stored):
     cost_usd: Usd = None
     saw_cut_text: bool = False
     broke_off: bool = False
+    unguarded: bool = False
     panel: tuple[Self, ...] = ()
     benchmarks: tuple[BenchmarkTimes, ...] = ()
     tests: Tests | None = None

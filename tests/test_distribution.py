@@ -18,7 +18,7 @@ from running import SKILL, the_artifact
 from judges.sandbox import command
 
 HERE = Path(__file__).parent.parent
-PACKAGES = ("judges/", "aggregate/", "workers/", "producer/", "uplift.py")
+PACKAGES = ("judges/", "aggregate/", "workers/", "producer/", "uplift.py", "uplift_judge.py")
 
 
 @pytest.fixture(scope="module")

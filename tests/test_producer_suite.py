@@ -4,6 +4,7 @@ import gc
 from pathlib import Path
 
 import pytest
+from running import uplift
 from suites import a_fixture, a_suite, a_task, problem_of, problems_of
 
 from judges.spec import Benchmark, Contains, Equals, JsonSchema, Pytest, Regex, Rubric
@@ -251,3 +252,13 @@ def test_what_the_suite_does_not_have_is_named(
 def test_a_suite_without_tags_says_so(tmp_path: Path) -> None:
     with pytest.raises(suite.UnknownSelection, match="unknown tag 'x'; the suite has no tags"):
         suite.select(suite.load(a_suite(tmp_path)), tags=["x"])
+
+
+def test_validate_names_test_files_that_do_not_use_the_helper_and_accepts_them(tmp_path: Path) -> None:
+    a_fixture(tmp_path, "test_old.py", "import os, not_uplift_judge  # from uplift_judge\n")
+    a_fixture(tmp_path, "test_new.py", "def test_it():\n    from uplift_judge import output\n")
+    tests = {name: f"{{type: pytest, test_file: fixtures/test_{name}.py}}" for name in ("old", "new")}
+    path = a_suite(tmp_path, "".join(a_task(id=name, judge=judge) for name, judge in tests.items()))
+    told = uplift("validate", path, cwd=tmp_path)
+    assert (told.code, told.out) == (0, "")
+    assert f"note: 1 test file without uplift_judge ({path.parent}/fixtures/test_old.py): code" in told.err

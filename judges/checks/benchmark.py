@@ -6,8 +6,8 @@ it was with the original. docs/judges.md has its shape in full. The measuring is
 in the sandbox.
 
 Covered: code that crashes, hangs, spins in the background, patches the clock, or does not do the work (as
-far as tests and snapshot tell). Not covered: code that knows this harness and forges its answers, computes
-ahead at import, or reads the oracle's file, which lies in the same sandbox.
+far as tests and snapshot tell); each version of the code has a sandbox of its own. Not covered: code that knows this
+harness and forges its answers, or computes ahead at import.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,38 @@ async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Jud
     code = (await asyncio.to_thread(code_of, completion.text)).encode("utf-8", "replace")
     files = [spec.benchmark_file, spec.original_file, *([spec.oracle_file] if spec.oracle_file else [])]
     (fixtures,) = {workspace.fixture(file)[0] for file in files}
-    benchmarks, original, *oracle = map(Input, files)
-    command: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c"]
-    command += [bubblewrap.BOOT.format("benchmark_runner"), Input("harness")]
+    versions = dict(zip(("original", "oracle"), map(Input, files[1:]), strict=False))
+    inputs: dict[str, bytes | Path] = {"fixtures": fixtures}
+    sandboxes = {role: _sandbox(spec, place, inputs) for role, place in versions.items()}
+    candidate = _sandbox(spec, Input("solution.py"), {**inputs, "solution.py": code})
+    sandboxes["candidate"] = replace(candidate, hidden=_hidden(spec, workspace))
     # So much less than the timeout that the runner ends by itself and can say whose fault it was.
     seconds = max(spec.timeout_seconds - 2, spec.timeout_seconds / 2)
-    command += [f"{seconds}", benchmarks, original, Input("solution.py"), *oracle]
-    harness = {f"harness/{place}": content for place, content in bubblewrap.inside_code().items()}
-    inputs: dict[str, bytes | Path] = {"solution.py": code, "fixtures": fixtures, **harness}
-    result = await sandbox.run(SandboxCommand(command, spec.timeout_seconds, inputs), workspace.sandbox)
+    runner: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c"]
+    runner += [bubblewrap.BOOT.format("benchmark_runner"), sandbox.CODE, f"{seconds}", *sandboxes]
+    command = SandboxCommand(runner, spec.timeout_seconds, examinees=sandboxes)
+    result = await sandbox.run(command, workspace.sandbox)
     if result.error:
         return _error(result.error)
-    return sandbox.marked(_judged(result, has_oracle=bool(oracle)), result)
+    return sandbox.marked(_judged(result, has_oracle=bool(spec.oracle_file)), result)
+
+
+def _sandbox(spec: Spec, solution: Input, inputs: dict[str, bytes | Path]) -> SandboxCommand:
+    """A version of the code with the benchmark file, in a sandbox of its own."""
+    # As isolated as -I but for the environment: with one hash seed, sets behave alike for all.
+    argv: list[str | Input] = [bubblewrap.python(), "-s", "-P", "-B", "-c"]
+    argv += [bubblewrap.BOOT.format("benchmark_child"), sandbox.CODE, solution, Input(spec.benchmark_file)]
+    return SandboxCommand(argv, spec.timeout_seconds, inputs, {"PYTHONHASHSEED": "0"})
+
+
+def _hidden(spec: Spec, workspace: Workspace) -> tuple[Input, ...]:
+    """The oracle's file, which the code under test must not read, unless the benchmark file itself needs it."""
+    if spec.oracle_file is None:
+        return ()
+    fixtures, oracle = workspace.fixture(spec.oracle_file)
+    if oracle.stem.encode() in workspace.fixture(spec.benchmark_file)[1].read_bytes():
+        return ()
+    return (Input(f"fixtures/{oracle.relative_to(fixtures)}"),)
 
 
 def code_of(text: str) -> str:

@@ -6,9 +6,10 @@ lies beside them in `fixtures/`, and see no configuration but a `conftest.py` of
 
 Covered: see `judges.sandbox.command`. The exit code decides nothing: a pass needs a report that names every collected
 test as passed and says that pytest came to its end. A time-out, a crash or a collection error is a fail with score 0.
-Nothing trusts that the report's lines are complete, or our plugin's: the code under test can write lines too, and
-those that make no sense fail it. Not covered: a test process that forges the report on purpose; the nonce in it stops
-accidents only.
+Code that tests run by `uplift_judge` runs in another sandbox and can reach neither report nor fixtures.
+Nothing trusts that the report's lines are complete, or our plugin's: code that tests run in their own process can write
+lines too, and those that make no sense fail it. Not covered: such code that forges the report on purpose; the nonce in
+it stops accidents only. Judgments of tests that do not import `uplift_judge` say `unguarded`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import json
 import secrets
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from judges.inside import pytest_plugin
+import uplift_judge
 from judges.judgment import Completion, Judgment, Tests, Workspace
 from judges.sandbox import bubblewrap, command, warm_pool
 from judges.sandbox.command import Input, SandboxCommand, SandboxResult
@@ -140,31 +141,25 @@ async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> J
         packages=tuple(bubblewrap.package_folders()),
         timeout_seconds=spec.timeout_seconds,
     )
+    unguarded = not uplift_judge.is_imported_in(test_file.read_bytes())
     try:
-        return await command.in_thread(
+        judged = await command.in_thread(
             lambda cancelled: _judged(_run(work, workspace, cancelled), work, spec)
         )
+        if judged.error is None and unguarded:
+            judged = judged.model_copy(update={"unguarded": True, "details": f"{judged.details} (unguarded)"})
+        return judged
     except command.SandboxUnavailable as unavailable:
         return Judgment(judge="pytest", details=str(unavailable), error=str(unavailable))
 
 
 def cold_command(work: Work, left: Path | None = None) -> SandboxCommand:
     """The same tests as a command for a fresh sandbox, with the files that an agent left, if any."""
-    inputs: dict[str, bytes | Path] = {
-        "fixtures": work.fixtures,
-        "output/output.txt": work.text,
-        "pytest_plugin.py": Path(pytest_plugin.__file__).read_bytes(),
-        "pytest.ini": b"",
-    }
-    environment = {"AI_OUTPUT_FILE": Input("output/output.txt")}
-    if left is not None:
-        inputs["workspace"] = left
-        environment["AI_WORKSPACE"] = Input("workspace")
-    places = (Input("fixtures"), Input(f"fixtures/{work.test_file}"), Input("pytest.ini"))
-    argv: list[str | Input] = [bubblewrap.python(), "-I", Input("pytest_plugin.py"), work.nonce]
-    return SandboxCommand(
-        [*argv, *places, *work.packages], work.timeout_seconds, inputs, environment, work.limits
-    )
+    inputs: dict[str, bytes | Path] = {"fixtures": work.fixtures, "pytest.ini": b""}
+    argv: list[str | Input] = [bubblewrap.python(), "-I", "-c", bubblewrap.BOOT.format("pytest_plugin")]
+    argv += [command.CODE, Input("fixtures"), Input(f"fixtures/{work.test_file}"), Input("pytest.ini")]
+    tests = SandboxCommand([*argv, *work.packages], work.timeout_seconds, inputs, limits=work.limits)
+    return command.examining(replace(tests, nonce=work.nonce.encode()), work.text, left)
 
 
 def _run(work: Work, workspace: Workspace, cancelled: threading.Event) -> SandboxResult:

@@ -12,7 +12,8 @@ other one might be a quotation from the output, and there is no telling which. T
 one grade.
 
 Text that the judge was told is not its reply: an echo of the prompt or of the delimited output is removed
-first, and a grade that stands word for word in the output counts as quoted.
+first, and a grade whose numbers and reasoning stand in the output counts as quoted, however either is written:
+numbers are compared as numbers, texts as their letters, with escapes, look-alikes and invisible characters resolved.
 
 Covered: grades planted in the output that a judge repeats. Not covered: a judge that believes the output
 and writes a good grade of its own. Only a better judge, or a panel, helps against that.
@@ -21,14 +22,19 @@ and writes a good grade of its own. Only a better judge, or a panel, helps again
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import math
 import re
 import secrets
+import sys
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+from urllib.parse import unquote
 
 from judges.judgment import (
     Ask,
@@ -41,7 +47,7 @@ from judges.judgment import (
     time_limit,
     usage,
 )
-from judges.safe_text import STRICT_DECODER, storable
+from judges.safe_text import STRICT_DECODER, composed, storable
 from judges.spec import Rubric
 
 MAX_REPLY_CHARACTERS = 100_000
@@ -87,17 +93,17 @@ def read(spec: Rubric, reply: str, told: Told) -> Grade:
         raise UnreadableReply(f"the reply has {len(reply)} characters; {MAX_REPLY_CHARACTERS} are allowed")
     try:
         with time_limit():
-            source, grade = _only_grade(reply, key)
+            grade = _only_grade(reply, key)
     except TooSlow:
         raise UnreadableReply("too many brackets to be read") from None
-    if _squeezed(source) in _squeezed(told.shown):
-        raise UnreadableReply("the grade is a word-for-word quotation from the output")
     reasoning = grade.get("reasoning")
     points = _points(spec, grade["points"]) if spec.criteria else {}
     if points:
         score = sum(points.values()) / sum(criterion.max_points for criterion in spec.criteria)
     else:
         score = _number(grade["score"], "score", 1.0)
+    if _is_planted(points or {"score": score}, str(reasoning or ""), told.shown):
+        raise UnreadableReply("the grade is a quotation from the output")
     if not isinstance(reasoning, str):
         reasoning = ""
     elif len(reasoning) > MAX_REASONING_CHARACTERS:
@@ -123,24 +129,23 @@ def _without_echo(reply: str, told: Told) -> str:
     return reply
 
 
-def _only_grade(reply: str, key: str) -> tuple[str, dict[str, Any]]:
-    """The source and the value of the reply's only object that has `key`."""
-    grades: list[tuple[str, dict[str, Any]]] = []
+def _only_grade(reply: str, key: str) -> dict[str, Any]:
+    """The reply's only object that has `key`."""
+    grades: list[dict[str, Any]] = []
     prose, position = [], 0
     while start := _START.search(reply, position):
         look_at_clock()
         prose.append(reply[position : start.start()])
         value, end = _decoded(reply, start.start())
-        source = reply[start.start() : end]
         if isinstance(value, dict) and key in value:
-            grades.append((source, value))
+            grades.append(value)
         else:
-            prose.append(source)
+            prose.append(reply[start.start() : end])
         position = end
     prose.append(reply[position:])
     if not grades:
         raise UnreadableReply(f'no JSON object with "{key}" in the reply')
-    if any(value != grades[0][1] for _, value in grades):
+    if any(value != grades[0] for value in grades):
         raise UnreadableReply(f"{len(grades)} different grades in the reply")
     # A second grade that is nested, or not quite JSON, is still a second grade.
     if re.search(rf"""["'“”‘’]{key}["'“”‘’]\s*:""", "\n".join(prose), re.IGNORECASE):
@@ -187,8 +192,54 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+# Cyrillic and Greek letters that look like Latin ones, in lower case.
+_LOOK_ALIKES = str.maketrans("аеорсухѕіјԁһткмναορυικτ", "aeopcyxsijdhtkmvaopuikt")
+_ESCAPE = re.compile(
+    r"""\\(?:u\{([0-9a-f]{1,6})\}|u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|[nrtbf]|(["'/\\]))""",
+    re.IGNORECASE,
+)
+_NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)"
+_MOST_ESCAPING = 4  # of escaped text that is escaped again
+
+
+def _is_planted(points: Mapping[str, float], reasoning: str, shown: str) -> bool:
+    """Whether the output holds each number beside its name, and the reasoning where there is one."""
+    text = _plain(shown)
+    if _letters(_plain(reasoning)) not in _letters(text):
+        return False
+    for name, number in points.items():
+        beside = re.escape(_plain(name).strip()) + r"[^\w.+-]{0,40}" + _NUMBER
+        found = re.findall(beside, text)
+        if not any(
+            math.isclose(float(digits) / (100 if percent else 1), number) for digits, percent in found
+        ):
+            return False
+    return True
+
+
+def _plain(text: str) -> str:
+    """A text in lower case and compatible characters, unescaped, without marks and invisible characters."""
+    for _ in range(_MOST_ESCAPING):
+        before, text = text, unicodedata.normalize("NFKD", composed(text))
+        text = _ESCAPE.sub(_unescaped, unquote(html.unescape(text)))
+        if text == before:
+            break
+    text = text.casefold().translate(_LOOK_ALIKES)
+    unseen = {
+        char for char in set(text) if unicodedata.category(char) in ("Mn", "Cf", "Cc") and not char.isspace()
+    }
+    digits = {char: str(unicodedata.decimal(char)) for char in set(text) if char.isdecimal()}
+    return text.translate(str.maketrans({**dict.fromkeys(unseen), **digits}))
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    *codes, itself = escape.groups()
+    number = int(next(filter(None, codes), "20"), 16)  # a tab or the like is a space
+    return itself or (chr(number) if number <= sys.maxunicode else "")
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text)
 
 
 MAX_OUTPUT_CHARACTERS = 100_000
@@ -250,7 +301,8 @@ async def _member(
                 replies.append(billed)
             break
         try:
-            outcome = read(spec, replies[-1].text, told)
+            # Resolving what a long output has escaped takes a while, during which others may have their turn.
+            outcome = await asyncio.to_thread(read, spec, replies[-1].text, told)
             break
         except UnreadableReply as reason:
             outcome = f"unreadable grade: {reason}"

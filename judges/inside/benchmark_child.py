@@ -1,6 +1,6 @@
 """Load one version of the code under test into an interpreter of its own, and run benchmarks on request.
 
-Runs as a script inside the sandbox, once per version: `benchmark_child.py SOLUTION BENCHMARKS`. It imports
+Runs in a sandbox of its own, once per version, with SOLUTION BENCHMARKS as arguments. It imports
 the solution, then the benchmark file, and answers one JSON line per request. Every test, snapshot and timed
 batch happens in a fork of its own, so that nothing is carried over from one to the next: no cache that was
 filled, no module that was patched, no thread that still runs.
@@ -10,7 +10,6 @@ Standard library only: inside a sandbox nothing else of the package exists.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib.util
 import itertools
@@ -24,10 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from judges.inside import drop_rights
+
 # How a fork ends that has said all it had to say; any other end is reported by its parent.
 ANSWERED = 77
 MAX_WHY_CHARACTERS = 500
-_PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,15 @@ class Line:
             waiting = waiting[os.write(self.writes, waiting) :]
 
 
-def main(solution: str, benchmarks: str) -> None:
+def main() -> None:
     """Load both files, say what they hold, and serve requests until the other side closes the line."""
+    solution, benchmarks = sys.argv[1:]
+    del sys.path[0]
     line = Line(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    hide_from_siblings()
+    drop_rights.hide_from_others()  # without bubblewrap there are others
     # Helper modules may lie beside the benchmark file; at the end, so that they cannot stand in for others.
     sys.path.append(str(Path(benchmarks).parent))
     try:
@@ -87,12 +89,6 @@ def main(solution: str, benchmarks: str) -> None:
     line.send({"benchmarks": listed, "tests": list(tests), "snapshot": callable(snapshot)})
     while True:
         _in_a_fork(line, line.receive(), timed, tests, snapshot)
-
-
-def hide_from_siblings() -> None:
-    """Keep other processes of the same user out of this one's memory and file descriptors (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -196,7 +192,3 @@ def _why(broken: BaseException) -> str:
     if not message and (frames := traceback.extract_tb(broken.__traceback__)):
         message = frames[-1].line or ""
     return f"{type(broken).__name__}: {message}"[:MAX_WHY_CHARACTERS]
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

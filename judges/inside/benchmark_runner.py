@@ -1,8 +1,8 @@
 """Time the original, the candidate's and the oracle's code against each other, round by round.
 
-Runs inside the sandbox, with SECONDS BENCHMARKS ORIGINAL CANDIDATE [ORACLE] as arguments, and writes two
+Runs inside the sandbox, with SECONDS ROLE... as arguments (original, candidate, perhaps oracle), and writes two
 JSON lines to file descriptor 3: that the candidate's turn has come, and what came out. Each version of the
-code lives in an interpreter of its own, so that the candidate's can patch neither the clock nor the code it
+code lives in a sandbox of its own, so that the candidate's can reach neither the clock nor the code it
 is compared with.
 
 Who holds the clock: this process does, around a request and its answer, and it never runs the code under
@@ -13,8 +13,8 @@ small, never too large.
 
 How noise is shared: a round times every benchmark on every version, one after the other, in an order that
 turns from round to round, with the same number of calls; versions that are not being timed are stopped
-(SIGSTOP), so a thread left spinning by one cannot slow the others. A benchmark's figure is the median over
-rounds. A version is asked one thing at a time over a pipe, in a process group of its own (benchmark_child).
+with all that they have started, so that nothing left spinning by one can slow the others. A benchmark's figure is
+the median over rounds. A version is asked one thing at a time over a pipe (benchmark_child).
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ import json
 import math
 import os
 import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from judges.inside.benchmark_child import Line, hide_from_siblings
+import uplift_judge
+from judges.inside import drop_rights
+from judges.inside.benchmark_child import Line
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 PROCESSORS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
@@ -76,8 +75,12 @@ class OutOfTime(Broken):
     """The time was up while a version was at work."""
 
 
+class NotStarted(Broken):
+    """There is no process for a version, through no fault of the code's."""
+
+
 class Version:
-    """One version of the code, in its own interpreter and process group, stopped while others are timed."""
+    """One version of the code, in its own sandbox, stopped while others are timed."""
 
     def __init__(self, role: str, deadline: float) -> None:
         self.role = role
@@ -85,67 +88,67 @@ class Version:
         self.busy_seconds = 0.0
         self.holds: dict[str, Any] = {}
 
-    def start(self, solution: str, benchmarks: str) -> None:
+    def start(self) -> None:
         """Load both files, and wait to be asked."""
-        script = str(Path(__file__).with_name("benchmark_child.py"))
-        self.process = subprocess.Popen(
-            # As isolated as -I but for the environment: with one hash seed, sets behave alike for all.
-            [sys.executable, "-s", "-P", "-B", script, solution, benchmarks],
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,
-        )
-        if PROCESSORS is not None:  # code under test may use them all
-            with suppress(OSError):
-                os.sched_setaffinity(self.process.pid, PROCESSORS)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        (stdin, self._requests), (self._replies, stdout) = os.pipe(), os.pipe()
+        self._process = uplift_judge.ask(self.role, [nothing, stdin, stdout, nothing])
+        for end in (nothing, stdin, stdout):
+            os.close(end)
         self.holds = self._receive("loading")
-        self.signal(signal.SIGSTOP)
+        self.stop()
 
     def ask(self, **request: object) -> Any:
         """The answer to one request."""
-        self.signal(signal.SIGCONT)
+        self.tell("go")
         self._send(request)
         answer = self._receive(str(request.get("name", request["do"])))
-        self.signal(signal.SIGSTOP)
+        self.stop()
         return answer
 
     def seconds(self, name: str, number: int) -> float:
         """Wall time of `number` calls of a benchmark, after its setup, measured from out here; never 0."""
-        self.signal(signal.SIGCONT)
+        self.tell("go")
         self._send({"do": "time", "name": name, "number": number})
         self._receive(name)
         begun = time.perf_counter()
         self._send("run")
         self._receive(name)
         elapsed = time.perf_counter() - begun
-        self.signal(signal.SIGSTOP)
+        self.stop()
         return max(elapsed, SHORTEST_SECONDS)
 
-    def signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+    def stop(self) -> None:
+        """Stop everything that this version has started; returns when it stands still, or is gone."""
+        self.tell("stop")
+        with suppress(OSError):
+            self._process.recv(16)
+
+    def tell(self, word: str) -> None:
+        """Tell who started the process what is to become of it."""
+        with suppress(OSError):
+            self._process.send(word.encode())
+
+    def close(self) -> None:
+        """End the process, if it has not ended by itself."""
+        self._process.close()
 
     def _send(self, message: object) -> None:
-        assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # reading will tell
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            os.write(self._requests, json.dumps(message).encode() + b"\n")
 
     def _receive(self, doing: str) -> Any:
-        assert self.process.stdout is not None
         begun = time.perf_counter()
         received = b""
         try:
             while not received.endswith(b"\n"):
                 left = self.deadline - time.monotonic()
-                if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                if left <= 0 or not select.select([self._replies], [], [], left)[0]:
                     raise OutOfTime(self, f"{doing}: not done when the time was up")
-                part = os.read(self.process.stdout.fileno(), 65536)
+                part = os.read(self._replies, 65536)
                 received += part
                 if not part:
-                    raise Broken(self, f"{doing}: the process ended")
+                    raise self._why_it_ended(doing)
                 if len(received) > MAX_REPLY_BYTES:
                     raise Broken(self, f"{doing}: more than {MAX_REPLY_BYTES} bytes came back")
         finally:
@@ -158,8 +161,14 @@ class Version:
             raise Broken(self, f"{doing}: {answer['failed']}")
         return answer
 
+    def _why_it_ended(self, doing: str) -> Broken:
+        told = self._process.recv(1000).decode(errors="replace")
+        if told.partition(" ")[0] in ("exited", "timeout", "memory", "disk"):
+            return Broken(self, f"{doing}: the process ended ({told})")
+        return NotStarted(self, f"{doing}: {told or 'the judgment is over'}")
 
-_REPORT = Line(reads=-1, writes=3)
+
+_REPORT = Line(reads=-1, writes=drop_rights.REPORT_FD)
 # Many short rounds: with 11 of 20 ms, equal code came out further apart on a busy machine.
 ROUNDS = 25
 MAX_ROUNDS = 100
@@ -184,12 +193,11 @@ Report = dict[str, Any]
 class Contest:
     """All versions of the code, and everything measured so far."""
 
-    def __init__(self, seconds: float, benchmarks: str) -> None:
+    def __init__(self, seconds: float) -> None:
         self.begun = time.monotonic()
         self.seconds = seconds
         self.soft_deadline = self.begun + SOFT_SHARE * seconds
         self.deadline = self.begun + seconds
-        self.benchmarks = benchmarks
         self.versions: dict[str, Version] = {}
         self.samples: dict[str, dict[str, list[float]]] = {}
         self.tests = {"passed": 0, "failed": 0, "errored": 0, "oracle_failed": 0}
@@ -199,9 +207,9 @@ class Contest:
         self.numbers: dict[str, int] = {}
         self.seconds_before_turn: float | None = None
 
-    def start(self, role: str, solution: str) -> Version:
+    def start(self, role: str) -> Version:
         self.versions[role] = Version(role, self.deadline)
-        self.versions[role].start(solution, self.benchmarks)
+        self.versions[role].start()
         return self.versions[role]
 
     def try_out(self) -> None:
@@ -306,7 +314,7 @@ class Contest:
 
     def blames(self, broken: Broken) -> bool:
         """Whether the candidate is to blame, and not the suite: for all that breaks from its turn on."""
-        if self.seconds_before_turn is None:
+        if self.seconds_before_turn is None or isinstance(broken, NotStarted):
             return False
         if not isinstance(broken, OutOfTime) or self.seconds_before_turn <= AMPLE_SHARE * self.seconds:
             return True
@@ -353,10 +361,10 @@ def _same(expected: Any, found: Any) -> bool:
     return type(expected) is type(found) and bool(expected == found)
 
 
-def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> Report:
+def run(contest: Contest, *, oracle: bool) -> Report:
     """Run all steps and return the report; where one failed, it says whether suite or candidate is to blame."""
     try:
-        holds = contest.start("original", original).holds
+        holds = contest.start("original").holds
         if not holds["benchmarks"]:
             return {
                 "outcome": "error",
@@ -365,10 +373,10 @@ def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> 
         if holds["snapshot"]:
             contest.snapshot = {"status": "missing", "pass_to_fail": 0}
         if oracle:
-            contest.start("oracle", oracle)
+            contest.start("oracle")
         contest.try_out()
         contest.give_turn()
-        contest.start("candidate", candidate)
+        contest.start("candidate")
         contest.test()
         if holds["snapshot"]:
             contest.take_snapshot()
@@ -385,13 +393,12 @@ def run(contest: Contest, original: str, candidate: str, oracle: str | None) -> 
         return {"outcome": "failed", "why": f"{kind} in {whose}{broken}"} | contest.report()
     finally:
         for version in contest.versions.values():
-            version.signal(signal.SIGKILL)
+            version.close()
 
 
 def main() -> None:
     """Read the arguments, run the contest, write the report."""
-    hide_from_siblings()  # or else code under test could reach this clock and report through /proc
+    drop_rights.hide_from_others()  # without bubblewrap, code under test could reach this clock and report by /proc
     hold_one_clock()
-    seconds, benchmarks, original, candidate, *oracle = sys.argv[1:]
-    contest = Contest(float(seconds), benchmarks)
-    _REPORT.send(run(contest, original, candidate, oracle[0] if oracle else None))
+    contest = Contest(float(sys.argv[1]))
+    _REPORT.send(run(contest, oracle="oracle" in sys.argv[2:]))

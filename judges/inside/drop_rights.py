@@ -11,6 +11,7 @@ it can make only the system calls that `syscall_filter` leaves.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import json
 import os
@@ -25,9 +26,10 @@ from typing import NoReturn
 
 from judges.inside import syscall_filter
 
-REPORT_FD = 3
+REPORT_FD, ASK_FD = 3, 4
 _REAP_SECONDS = 0.5
-NOBODY = 65534
+# Whom a root worker's commands become, and what they have started apart from them.
+NOBODY, EXAMINEE = 65534, 65533
 # Without bubblewrap a root worker's command gets this plus its process id: no other user has it, and none can
 # signal it.
 FIRST_PRIVATE_UID = 1_800_000_000
@@ -66,6 +68,7 @@ class RightsSettings:
     open_files: int
     cpu_seconds: int
     report_fd: int = -1
+    ask_fd: int = -1
     status_fd: int = -1
     lifeline_fd: int = -1
     user: int | None = None
@@ -122,7 +125,7 @@ def serve_as_first(child: int, lifeline: int | None = None) -> NoReturn:
 
 
 def become(argv: list[str], settings: RightsSettings) -> None:
-    """Confine this process, write "started", and execute `argv`; the report descriptor becomes number 3."""
+    """Confine this process, write "started", and execute `argv`; report and ask descriptors become numbers 3 and 4."""
     if settings.namespace:
         enter_own_user_namespace(settings.user)
     limit_resources(settings)
@@ -131,14 +134,12 @@ def become(argv: list[str], settings: RightsSettings) -> None:
     elif settings.user is not None:
         become_private_user(settings.user)
     restrict_for_good()
-    status = os.dup(2 if settings.status_fd < 0 else settings.status_fd)
-    while status <= REPORT_FD:
-        status = os.dup(status)
-    os.set_inheritable(status, False)
-    if settings.report_fd >= 0:
-        if settings.report_fd != REPORT_FD:
-            os.dup2(settings.report_fd, REPORT_FD)
-        os.set_inheritable(REPORT_FD, True)
+    status = fcntl.fcntl(2 if settings.status_fd < 0 else settings.status_fd, fcntl.F_DUPFD_CLOEXEC, 10)
+    handed = {REPORT_FD: settings.report_fd, ASK_FD: settings.ask_fd}
+    moved = {place: fcntl.fcntl(given, fcntl.F_DUPFD, 10) for place, given in handed.items() if given >= 0}
+    os.closerange(REPORT_FD, 10)
+    for place, given in moved.items():
+        os.dup2(given, place)
     if settings.status_fd >= 0:
         os.write(status, b"started")
     # Python ignores these two; what it starts should not.
@@ -147,10 +148,10 @@ def become(argv: list[str], settings: RightsSettings) -> None:
     try:
         if settings.work:
             os.chdir(settings.work)
-        os.closerange(REPORT_FD + (settings.report_fd >= 0), status)
+        os.closerange(10, status)
         # A worker with much to do hands over descriptors with high numbers.
         os.closerange(status + 1, 1 << 20)
-        os.execv(argv[0], argv)
+        os.execvp(argv[0], argv)
     except OSError as failed:
         os.write(status, f": could not start {argv[0]}: {failed.strerror}".encode())
         os._exit(127)
@@ -160,7 +161,7 @@ def _stay_first_process(settings: RightsSettings) -> RightsSettings:
     """Return in a child: the kernel keeps a process's own signals from ending it where it is the first."""
     child = os.fork()
     if child != 0:
-        for descriptor in (settings.report_fd, settings.status_fd):
+        for descriptor in (settings.report_fd, settings.ask_fd, settings.status_fd):
             if descriptor >= 0:
                 os.close(descriptor)
         become_harmless(settings.user)
@@ -212,8 +213,13 @@ def become_harmless(user: int | None) -> None:
         _change_user(user)
     drop_all_capabilities()
     restrict_for_good()
-    # Others of its user may not trace it, nor open what it has open.
-    _prctl(_PR_SET_DUMPABLE, 0)
+    hide_from_others()
+
+
+def hide_from_others() -> None:
+    """Keep other processes of this user out of this one's memory and descriptors (Linux); exec undoes it."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def become_private_user(user: int) -> None:
@@ -245,6 +251,11 @@ def adopt_orphans() -> None:
 def unshare(flags: int) -> None:
     """Move this process (its children, for process ids) into new namespaces."""
     _check(_libc().unshare(flags))
+
+
+def come_back(namespace: int) -> None:
+    """Let children be born into a namespace of process ids again that this process was in, by its descriptor."""
+    _check(_libc().setns(namespace, CLONE_NEWPID))
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:

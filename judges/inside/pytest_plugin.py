@@ -2,21 +2,26 @@
 
 Every line carries the judgment's nonce, so that a stray write to the report is not mistaken for one. Code in
 the same process that sets out to forge a line can find the nonce: this stops accidents and `os._exit`, not a
-forger. Standard library and pytest only: nothing else of the package exists in there.
+forger. Code that the tests run by `uplift_judge` is in another process, which nothing here is shared with.
+Standard library, pytest and our modules that are inside only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import uplift_judge
+from judges.inside import drop_rights
+from judges.inside.drop_rights import ASK_FD, REPORT_FD
+
 if TYPE_CHECKING:
     import pytest  # a worker imports this module for its names and has no use for pytest itself
 
-REPORT_FD = 3
 MAX_LINE_CHARACTERS = 300
 # What the tests print goes to a pipe that somebody bounds; no plugin that writes files or only serves a
 # terminal.
@@ -33,13 +38,31 @@ class PytestRun:
     test_file: str
     root: str
     ini: str
-    nonce: str
     packages: tuple[str, ...] = ()
 
 
-def run(settings: PytestRun, report: int = REPORT_FD) -> None:
+def main() -> None:
+    """Run the tests that the arguments name, in a process that nobody else looks into."""
+    root, test_file, ini, *packages = sys.argv[1:]
+    del sys.path[0]
+    run(PytestRun(test_file, root, ini, tuple(packages)), become_examiner())
+    # Threads and exit handlers that a test left behind have nothing to add.
+    os._exit(0)
+
+
+def become_examiner() -> str:
+    """Hide memory and descriptors from processes of the same user, and from programs that tests start; the nonce."""
+    drop_rights.hide_from_others()
+    for descriptor in (REPORT_FD, ASK_FD):
+        os.set_inheritable(descriptor, False)
+    os.environ[uplift_judge.ASK_VARIABLE] = str(ASK_FD)
+    with socket.socket(fileno=os.dup(ASK_FD)) as asks:
+        return asks.recv(64).decode()
+
+
+def run(settings: PytestRun, nonce: str, report: int = REPORT_FD) -> None:
     """Run the tests; report "start" before anything of the suite is read, and "end" after pytest is done."""
-    plugin = Reporter(settings.nonce, report)
+    plugin = Reporter(nonce, report)
     make_importable(settings)
     plugin.tell("start")
     code = run_pytest(settings.test_file, settings.root, settings.ini, plugin)
@@ -107,10 +130,3 @@ def _crash_line(report: Any) -> str:
     else:
         said = str(report.longrepr or "").strip().rpartition("\nE")[2]
     return " ".join(said.split())[:MAX_LINE_CHARACTERS]
-
-
-if __name__ == "__main__":
-    nonce, root, test_file, ini, *packages = sys.argv[1:]
-    run(PytestRun(test_file, root, ini, nonce, tuple(packages)))
-    # Threads and exit handlers that a test left behind have nothing to add.
-    os._exit(0)

@@ -67,11 +67,11 @@ def kill_descendants(root: int) -> None:
             reap()
 
 
-def kill(processes: Iterable[int]) -> None:
-    """Kill the processes that are still there and that we may kill."""
+def kill(processes: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Kill the processes that are still there and that we may kill; or send them another signal."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)
 
 
 def reap() -> None:

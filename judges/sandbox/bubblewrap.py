@@ -20,7 +20,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from judges.inside import drop_rights
+import uplift_judge
+from judges.inside import drop_rights, supervisor
 from judges.inside.drop_rights import NOBODY
 from judges.sandbox import limits as resource_limits
 from judges.sandbox.limits import SandboxLimits
@@ -68,6 +69,7 @@ class FirstProcess:
     """The first process inside a bubblewrap, by a descriptor: its death ends all others there."""
 
     def __init__(self, process: int, limits: SandboxLimits, share: int) -> None:
+        self.process = process
         self._descriptor = os.pidfd_open(process)
         self._cgroup = resource_limits.made(limits, share)
         if self._cgroup is not None:
@@ -162,6 +164,10 @@ class Sandboxed:
         """Nothing: all that it may write to is small and in memory."""
         return 0
 
+    def inside(self) -> list[int]:
+        """The command's processes: all inside but the first, which must stay awake to end with this process."""
+        return supervisor.descendants(self._first.process) if self._first else []
+
     def kill(self) -> None:
         """End every process inside."""
         if self._first is None:
@@ -176,16 +182,22 @@ class Sandboxed:
             self._first.close()
 
 
-def start(launch: Launch, environment: Mapping[str, str], output: int) -> Sandboxed:
-    """Start a bubblewrap whose stdout and stderr are `output`."""
+def start(
+    launch: Launch,
+    environment: Mapping[str, str],
+    output: int,
+    errors: int = subprocess.STDOUT,
+    stdin: int = subprocess.DEVNULL,
+) -> Sandboxed:
+    """Start a bubblewrap whose stdout is `output`, and stderr too unless `errors` says otherwise."""
     try:
         process = subprocess.Popen(
             launch.argv,
             env=dict(environment),
             cwd="/",
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
-            stderr=output,
+            stderr=errors,
             pass_fds=launch.descriptors,
             start_new_session=True,
         )
@@ -206,9 +218,10 @@ def boot(program: str, *arguments: str, bare: bool = True, code: str = CODE) -> 
 
 @functools.cache
 def inside_code() -> dict[str, bytes]:
-    """The source of our modules that run inside, by path: a package `judges` that holds only `inside`."""
+    """The source of our modules that run inside, by path: `uplift_judge`, and a `judges` that holds only `inside`."""
     modules = Path(drop_rights.__file__).parent.glob("*.py")
     return {
+        "uplift_judge.py": Path(uplift_judge.__file__).read_bytes(),
         "judges/__init__.py": b"",
         **{f"judges/inside/{path.name}": path.read_bytes() for path in modules},
     }

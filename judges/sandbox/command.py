@@ -11,8 +11,9 @@
 An `Input` in argv or environment becomes the path at which the command finds that input. `result.ending` says
 how the command ended, `result.output` is its stdout and stderr (going over `limits.output_bytes` ends it),
 `result.report` what it wrote to file descriptor 3. `result.error` is set, and nothing was run, when the sandbox
-did not start. At most one command per core runs at a time in a process, and waiting for one's turn does not
-count as time used; several worker processes on one host each have their own count.
+did not start. Code of an output that it runs is to run apart from it: see `examining`. At most one command per core
+runs at a time in a process, not counting examinees, and waiting for one's turn does not count as time used; several
+worker processes on one host each have their own count.
 
 Covered, with bubblewrap: no network, no home, no other process to be seen, nothing writable but small private
 folders, no right to be had back; a clean environment; memory, processor time, processes, file size and output
@@ -38,6 +39,8 @@ import functools
 import logging
 import math
 import os
+import signal
+import socket
 import stat
 import sys
 import tempfile
@@ -46,21 +49,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from judges.inside import remove_folder, supervisor
-from judges.inside.drop_rights import NOBODY, RightsSettings
+from judges.inside.drop_rights import ASK_FD, EXAMINEE, NOBODY, RightsSettings
 from judges.judgment import Judgment, Sandbox
 from judges.sandbox import bubblewrap, without_bubblewrap
 from judges.sandbox.bubblewrap import SandboxDescription, Sandboxed
 from judges.sandbox.limits import SandboxLimits
 from judges.sandbox.pipes import Taps
 from judges.sandbox.without_bubblewrap import Supervised
+from uplift_judge import ASK_VARIABLE, PYTHON_RUNS_CODE, Request
 
 START_SECONDS = 30.0
 TICK_SECONDS = 0.1
+_MOST_EXAMINEES = 4  # of one command at a time; others wait
 
 Ending = Literal["exited", "timeout", "output", "memory", "disk", "cancelled"]
 
@@ -72,15 +77,44 @@ class Input:
     place: str
 
 
+CODE = Input("../code")  # our own modules
+
+
 @dataclass(frozen=True)
 class SandboxCommand:
-    """What to run, on what, and how long at most."""
+    """What to run, on what, and how long at most; `hidden` are files of the inputs that it finds empty, or not at all.
+
+    Of `examinees` it may have any started by their names, apart from it: it asks for them on descriptor 4, where it
+    finds the nonce first.
+    """
 
     argv: Sequence[str | Input]
     timeout_seconds: float
     inputs: Mapping[str, bytes | Path] = field(default_factory=dict)
     environment: Mapping[str, str | Input] = field(default_factory=dict)
     limits: SandboxLimits = field(default_factory=SandboxLimits)
+    examinees: Mapping[str, SandboxCommand] = field(default_factory=dict)
+    nonce: bytes = b""
+    hidden: tuple[Input, ...] = ()
+
+
+def examining(command: SandboxCommand, text: bytes, left: Path | None) -> SandboxCommand:
+    """The command as the examiner of an output and of the files that an agent left.
+
+    By `uplift_judge` it has their code run in sandboxes apart from its own, as another user where the worker is root.
+    """
+    shared: dict[str, bytes | Path] = {"output/output.txt": text}
+    places: dict[str, str | Input] = {"AI_OUTPUT_FILE": Input("output/output.txt")}
+    if left is not None:
+        shared["workspace"], places["AI_WORKSPACE"] = left, Input("workspace")
+    python = [bubblewrap.python(), "-I", "-c", PYTHON_RUNS_CODE, "3", *bubblewrap.package_folders()]
+    alone = SandboxCommand([], command.timeout_seconds, shared, places, command.limits)
+    return replace(
+        command,
+        inputs={**command.inputs, **shared},
+        environment={**command.environment, **places},
+        examinees={"command": alone, "python": replace(alone, argv=python)},
+    )
 
 
 @dataclass(frozen=True)
@@ -113,15 +147,22 @@ class Confinement:
 
 
 def run_blocking(
-    command: SandboxCommand, confinement: Confinement, cancelled: threading.Event
+    command: SandboxCommand,
+    confinement: Confinement,
+    cancelled: threading.Event,
+    request: Request | None = None,
 ) -> SandboxResult:
-    """Run to the end, whichever it is; no process and no file of the command remains afterwards."""
+    """Run to the end, whichever it is; no process and no file of the command remains afterwards.
+
+    With a request, the command has its descriptors, reads code from number 3, and ends when its reply is closed.
+    """
     with ExitStack() as held:
         taps = Taps(command.limits.output_bytes, command.limits.report_bytes, held)
-        started = _start(command, confinement, taps, held)
+        ask_fd = _Examinees(command, confinement, held).ask_fd if command.examinees else -1
+        started = _start(command, confinement, taps, held, ask_fd, request)
         taps.handed_over()
         try:
-            ending, seconds = _watch(started, command, taps, cancelled)
+            ending, seconds = _watch(started, command, taps, cancelled, request)
         finally:
             started.kill()
             started.close()
@@ -165,16 +206,84 @@ def open_copy(source: Path, target: Path) -> Path:
     return copy
 
 
+class _Examinees:
+    """Starts what a command asks for, each apart from it and from the others; ends them all as the block ends."""
+
+    def __init__(self, command: SandboxCommand, confinement: Confinement, held: ExitStack) -> None:
+        self._known = command.examinees
+        self._confinement = replace(confinement, user=EXAMINEE if confinement.user else None)
+        self._over = threading.Event()
+        self._room = threading.Semaphore(_MOST_EXAMINEES)
+        self._asks, theirs = (
+            held.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        )
+        self._asks.send(command.nonce)
+        self.ask_fd = theirs.fileno()
+        self._threads: list[threading.Thread] = []
+        self._server = threading.Thread(target=self._serve)
+        self._server.start()
+        held.callback(self._end)
+
+    def _serve(self) -> None:
+        while self._room.acquire() and not self._over.is_set():
+            request = Request.receive(self._asks)
+            if request is None:
+                self._room.release()
+                time.sleep(0.001)  # whatever sends what makes no sense is not to keep us busy
+            else:
+                thread = threading.Thread(target=self._run, args=(request,))
+                thread.start()
+                self._threads = [*(other for other in self._threads if other.is_alive()), thread]
+
+    def _run(self, request: Request) -> None:
+        try:
+            known = self._known[request.role]
+            seconds = min(request.seconds, known.timeout_seconds)
+            wanted = replace(known, argv=[*known.argv, *request.argv], timeout_seconds=seconds)
+            result = run_blocking(wanted, self._confinement, self._over, request)
+            request.tell(result.error or f"{result.ending} {result.exit_code}")
+        except (OSError, ValueError, KeyError) as failed:
+            request.tell(f"{type(failed).__name__}: {failed}")
+        finally:
+            request.close()
+            self._room.release()
+
+    def _end(self) -> None:
+        self._over.set()
+        self._asks.shutdown(socket.SHUT_RDWR)
+        self._server.join()
+        for thread in self._threads:
+            thread.join()
+
+
+def _heed(request: Request, started: Sandboxed | Supervised) -> bool:
+    """Stop or wake all that was started, as who asked for it says; false once nobody wants it any more."""
+    word, stopped = request.word(), set[int]()
+    if word == "stop":
+        while more := set(started.inside()) - stopped:
+            supervisor.kill(more, signal.SIGSTOP)
+            stopped |= more
+        request.tell("stopped")
+    elif word == "go":
+        supervisor.kill(started.inside(), signal.SIGCONT)
+    return word is not None
+
+
 def _watch(
-    started: Sandboxed | Supervised, command: SandboxCommand, taps: Taps, cancelled: threading.Event
+    started: Sandboxed | Supervised,
+    command: SandboxCommand,
+    taps: Taps,
+    cancelled: threading.Event,
+    request: Request | None,
 ) -> tuple[Ending, float]:
     """Wait until the command ends or goes over a bound; returns which, and its seconds."""
     began, allowed, running = time.monotonic(), START_SECONDS, False
-    process = started.process
+    process, looked = started.process, 0.0
     with ExitStack() as held:
         exits = _exit_descriptor(process.pid, held)
+        asked = [request.reply.fileno()] if request else []
         while True:
-            taps.wait(exits, TICK_SECONDS if exits else TICK_SECONDS / 5)
+            taps.wait([*exits, *asked], TICK_SECONDS if exits else TICK_SECONDS / 5)
             if not running and taps.status.taken:
                 began, allowed, running = time.monotonic(), command.timeout_seconds, True
             seconds = time.monotonic() - began
@@ -182,10 +291,13 @@ def _watch(
                 return "output", seconds
             if process.poll() is not None:
                 return "exited", seconds
-            if cancelled.is_set():
+            if cancelled.is_set() or (request and not _heed(request, started)):
                 return "cancelled", seconds
             if seconds > allowed:
                 return "timeout", seconds
+            if time.monotonic() - looked < TICK_SECONDS / 2:
+                continue
+            looked = time.monotonic()
             if supervisor.resident_bytes(supervisor.descendants(process.pid)) > command.limits.memory_bytes:
                 return "memory", seconds
             if started.disk_bytes() > command.limits.disk_bytes:
@@ -205,7 +317,12 @@ def _exit_descriptor(process: int, held: ExitStack) -> list[int]:
 
 
 def _start(
-    command: SandboxCommand, confinement: Confinement, taps: Taps, held: ExitStack
+    command: SandboxCommand,
+    confinement: Confinement,
+    taps: Taps,
+    held: ExitStack,
+    ask_fd: int,
+    request: Request | None,
 ) -> Sandboxed | Supervised:
     """Start the program that gives up its rights and becomes the command: in a bubblewrap, or in a private folder."""
     if confinement.bubblewrap:
@@ -214,28 +331,37 @@ def _start(
     else:
         folder, user = without_bubblewrap.Folder(command.inputs, bubblewrap.inside_code()), None
         held.callback(remove_folder.remove, folder.path)
+        for unseen in command.hidden:
+            (folder.inputs / unseen.place).unlink()
         inputs, work, tmp = str(folder.inputs), str(folder.work), str(folder.tmp)
-    keep = [taps.report.write_end, taps.status.write_end, taps.lifeline.read_end]
-    ends = dict(zip(("report_fd", "status_fd", "lifeline_fd"), keep, strict=True))
+    ends = {"status_fd": taps.status.write_end, "lifeline_fd": taps.lifeline.read_end}
+    ends["report_fd"] = request.code if request else taps.report.write_end
+    keep = list(ends.values())
+    if command.examinees:
+        ends["ask_fd"] = ask_fd
+        keep.append(ask_fd)
+    stdio = (request.stdout, request.stderr, request.stdin) if request else (taps.output.write_end,)
     more = {"folder": str(folder.path)} if folder else {"user": user, "namespace": True}
     told = settings(command.limits, command.timeout_seconds, **ends, **more)
     argv = [_resolved(value, inputs) for value in command.argv]
     given = {name: _resolved(value, inputs) for name, value in command.environment.items()}
-    variables, output = environment(work, tmp) | given, taps.output.write_end
+    given |= {ASK_VARIABLE: str(ASK_FD)} if command.examinees else {}
+    variables = environment(work, tmp) | given
     if folder is not None:
         argv = [*bubblewrap.boot("supervisor", told.to_json(), code=str(folder.code)), *argv]
-        return Supervised(argv, variables, Path(work), output, keep, taps.lifeline)
+        return Supervised(argv, variables, Path(work), keep, taps.lifeline, *stdio)
     reads, contents = bubblewrap.python_folders(), dict[str, bytes]()
     for name, source in command.inputs.items():
         if isinstance(source, bytes):
             contents[f"{inputs}/{name}"] = source
         else:
             reads[f"{inputs}/{name}"] = readable(source, user, held)
-    description = SandboxDescription(reads=reads, contents=contents)
+    hidden = tuple(_resolved(place, inputs) for place in command.hidden)
+    description = SandboxDescription(reads=reads, contents=contents, hidden=hidden)
     launch = bubblewrap.Launch(
         [*bubblewrap.boot("drop_rights", told.to_json()), *argv], description, user, keep, command.limits
     )
-    return bubblewrap.start(launch, variables, output)
+    return bubblewrap.start(launch, variables, *stdio)
 
 
 def settings(limits: SandboxLimits, seconds: float, **more: Any) -> RightsSettings:

@@ -72,7 +72,7 @@ class Work:
     def job(self) -> fork_server.Job:
         test_file = f"{_FIXTURES}/{self.test_file}"
         return fork_server.Job(
-            run=PytestRun(test_file, _FIXTURES, f"{_WARM_UP}/pytest.ini", self.nonce, self.packages),
+            run=PytestRun(test_file, _FIXTURES, f"{_WARM_UP}/pytest.ini", self.packages),
             limits=command.settings(self.limits, self.timeout_seconds),
             timeout_seconds=self.timeout_seconds,
             output_file=f"{_OUTPUT}/output.txt",
@@ -147,7 +147,13 @@ class Zygote:
         try:
             with ExitStack() as opened:
                 text = bubblewrap.memory_file(work.text, opened)
+                serves, asks = (
+                    opened.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+                )
+                # Past the zygote and the keeper, whose memory what tests have started may see.
+                serves.send(work.nonce.encode())
                 descriptors = [*(pipe.write_end for pipe in taps.pipes), text, taps.lifeline.read_end]
+                descriptors += [asks.fileno(), serves.fileno()]
                 socket.send_fds(self._control, [work.job().to_json()], descriptors)
         except OSError as failed:
             raise ZygoteBroken(f"takes no job: {failed}") from failed

@@ -38,7 +38,8 @@ class Folder:
 class Supervised:
     """A started supervisor, in a session of its own; its lifeline tells it to end the command, and that we are gone.
 
-    `keep` are descriptors that it inherits, its end of the lifeline among them; `output` gets stdout and stderr.
+    `keep` are descriptors that it inherits, its end of the lifeline among them; `output` gets stdout, and stderr
+    unless `errors` says otherwise.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Supervised:
         argv: Sequence[str],
         environment: Mapping[str, str],
         cwd: Path,
-        output: int,
         keep: Iterable[int],
         lifeline: Lifeline,
+        output: int,
+        errors: int = subprocess.STDOUT,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self._lifeline = lifeline
         self._folder = cwd.parent
@@ -56,16 +59,20 @@ class Supervised:
             argv,
             env=dict(environment),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
-            stderr=output,
+            stderr=errors,
             pass_fds=list(keep),
             start_new_session=True,
         )
 
+    def inside(self) -> list[int]:
+        """The command's processes."""
+        return supervisor.descendants(self.process.pid)
+
     def disk_bytes(self) -> int:
         """What the command has written, here or elsewhere, or what its folder takes if that is more."""
-        processes = [self.process.pid, *supervisor.descendants(self.process.pid)]
+        processes = [self.process.pid, *self.inside()]
         return max(supervisor.written_bytes(processes), supervisor.allocated_bytes(self._folder))
 
     def kill(self) -> None:

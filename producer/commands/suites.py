@@ -170,5 +170,12 @@ def validate(
             typer.echo(str(problem))
         if not problems:
             typer.echo("\n".join([*hints, f"{counted(len(suites), 'suite')} valid"]), err=True)
+            if unguarded := suite.unguarded_tests(suites, evals_json.load):
+                names = ", ".join(unguarded[:3]) + (", …" if len(unguarded) > 3 else "")
+                typer.echo(
+                    f"note: {counted(len(unguarded), 'test file')} without uplift_judge ({names}): code of an output "
+                    "that they run can forge their verdict; run it by uplift_judge.run_python (docs/judges.md)",
+                    err=True,
+                )
     if problems:
         raise typer.Exit(2)

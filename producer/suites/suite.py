@@ -12,9 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import uplift_judge
 from aggregate.text.files import no_cycle_search
 from judges.errors import UpliftError
 from judges.safe_text import did_you_mean, path_of, shown
+from judges.spec import Pytest
 from producer.suites import rules, yaml_file
 from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem
 from workers.store.messages import Task
@@ -110,6 +112,18 @@ def validate(
         except InvalidSuite as invalid:
             problems.extend(invalid.problems)
     return problems
+
+
+def unguarded_tests(paths: Iterable[Path], read: Callable[[Path], Suite] = load) -> list[str]:
+    """Test files of valid suites in whose own process code of an output runs, if they run any."""
+    files = {
+        str(suite.folder / leaf.test_file): None
+        for suite in map(read, paths)
+        for task in suite.tasks
+        for leaf in task.leaves
+        if isinstance(leaf, Pytest)
+    }
+    return [file for file in files if not uplift_judge.is_imported_in(Path(file).read_bytes())]
 
 
 def select(
