@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from bench import (
     aggregate_records,
@@ -39,22 +40,40 @@ def help_rows(times: int = 5) -> list[Row]:
     return [Row("uplift --help", min(waits), "s", 0.3, note=f"{cpu:.2f} s CPU")]
 
 
+def _interval_rows() -> list[Row]:
+    from bench import interval
+
+    return interval.rows()
+
+
+def _sdk_rows(calls: int) -> list[Row]:
+    from bench import sdk_throughput
+
+    return sdk_throughput.rows(calls)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer attempts and judgments")
     quick = parser.parse_args().quick
+    rows: list[Row] = []
     # The engine first, and the SDKs loaded later: the memory that it tells is this process's largest so far.
-    rows = [*help_rows(), *command_line.rows(1000 if quick else 10_000), *engine.rows(quick=quick)]
-    rows += [*validate_suite.rows(), *aggregate_records.rows()]
-    from bench import interval, sdk_throughput
-
-    rows += interval.rows()
-    rows += pytest_judge.rows(40 if quick else 200)
-    rows += sdk_throughput.rows(200 if quick else 1000)
-    rows += distance.rows(quick=quick)
-    rows += idle_workers.rows(10 if quick else 30)
-    rows += kills.rows(5 if quick else 20)
-    show(rows)
+    parts: tuple[Callable[[], list[Row]], ...] = (
+        help_rows,
+        lambda: command_line.rows(1000 if quick else 10_000),
+        lambda: engine.rows(quick=quick),
+        validate_suite.rows,
+        aggregate_records.rows,
+        _interval_rows,
+        lambda: pytest_judge.rows(40 if quick else 200),
+        lambda: _sdk_rows(200 if quick else 1000),
+        lambda: distance.rows(quick=quick),
+        lambda: idle_workers.rows(10 if quick else 30),
+        lambda: kills.rows(5 if quick else 20),
+    )
+    for part in parts:  # it takes minutes, so each part is shown as soon as it is there
+        show(made := part())
+        rows += made
     missed = [row.what for row in rows if row.holds is False]
     print(f"\n{len(missed)} bars missed" + (f": {'; '.join(missed)}" if missed else ""))
 

@@ -134,8 +134,8 @@ def _probability(candidate: float, baseline: float, total: int, truth: float) ->
     one = (0.5 + candidate, 0.5 + total - candidate)
     other = (0.5 + baseline, 0.5 + total - baseline)
     if one[0] * one[1] < other[0] * other[1]:
-        return 1 - intervals._difference_cdf(-truth, *other, *one)
-    return intervals._difference_cdf(truth, *one, *other)
+        return 1 - intervals.difference_cdf(-truth, *other, *one)
+    return intervals.difference_cdf(truth, *one, *other)
 
 
 def settings(populations: Iterable[Population]) -> list[Setting]:

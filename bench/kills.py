@@ -105,7 +105,7 @@ def _worker(url: str, in_flight: int) -> subprocess.Popen[bytes]:
 def _owners(server: Server, run_id: str) -> dict[bytes, int]:
     """Attempt index to the process id of the worker that has claimed it."""
     found = server.store.client.hgetall(Keys(run_id).owners)
-    return {index: int(value.rsplit(b":", 1)[1]) for index, value in found.items()}
+    return {index: int(value.rsplit(b":", 1)[1].split(b"-")[0]) for index, value in found.items()}
 
 
 def _owned(server: Server, run_id: str, pid: int) -> list[bytes]:

@@ -23,7 +23,7 @@ def columns(rows):
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def beta_difference_cdf(x, one, other):
+def betadifference_cdf(x, one, other):
     """P(X - Y <= x) by adaptive integration: slow, and not how the code under test does it."""
 
     def inside(u):
@@ -45,9 +45,9 @@ def test_the_fixed_suite_interval_cuts_off_equal_tails_of_the_difference_of_two_
     other = (0.5 + baseline, 0.5 + total - baseline)
     tail = (1 - level) / 2
     if found.low < found.estimate:
-        assert beta_difference_cdf(found.low, one, other) == pytest.approx(tail, abs=2e-6)
+        assert betadifference_cdf(found.low, one, other) == pytest.approx(tail, abs=2e-6)
     if found.high > found.estimate:
-        assert beta_difference_cdf(found.high, one, other) == pytest.approx(1 - tail, abs=2e-6)
+        assert betadifference_cdf(found.high, one, other) == pytest.approx(1 - tail, abs=2e-6)
 
 
 def test_seven_tasks_with_one_attempt_at_a_rate_of_a_half_leave_46_points_open():

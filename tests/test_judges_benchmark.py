@@ -571,7 +571,7 @@ def example_replies() -> list[Any]:
     cases = []
     for suite in sorted(EXAMPLES.glob("*/suite.yaml")):
         for task in yaml.safe_load(suite.read_text())["tasks"]:
-            if task["judge"]["type"] == "benchmark":
+            if task.get("judge", {}).get("type") == "benchmark":
                 for passes, name in ((True, "pass"), (False, "fail")):
                     given = (suite.parent, task["judge"], task["replies"][name], passes)
                     cases.append(pytest.param(*given, id=f"{suite.parent.name}-{task['id']}-{name}"))
