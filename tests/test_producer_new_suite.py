@@ -43,7 +43,7 @@ def test_the_skills_name_and_purpose_are_inferred(tmp_path: Path) -> None:
     assert (started.made, started.kept) == (WRITTEN, ())
     made = suite.load(tmp_path / "evals/suite.yaml")
     assert made.skill_id == "haiku-writer"
-    assert "The skill is for: Write short: poems @suite@." in made.tasks[0].prompt
+    assert "# The skill is for: Write short: poems @suite@." in made.path.read_text()
     assert made.warnings == ()
 
 
@@ -427,5 +427,14 @@ def test_the_workflow_keeps_one_comment_up_to_date(tmp_path: Path) -> None:
 def test_a_long_description_ends_with_a_whole_word(tmp_path: Path, description: str, shown: str) -> None:
     (tmp_path / "SKILL.md").write_text(f"---\nname: a\ndescription: {description}\n---\nDo.\n")
     new_suite.start(tmp_path)
-    prompt = suite.load(tmp_path / "evals/suite.yaml").tasks[0].prompt
-    assert prompt.splitlines()[1] == f"The skill is for: {shown}"
+    lines = suite.load(tmp_path / "evals/suite.yaml").path.read_text().splitlines()
+    assert f"    # The skill is for: {shown}" in lines
+
+
+def test_no_prompt_of_the_draft_quotes_the_skill(tmp_path: Path) -> None:
+    """Whoever tries the draft should not be told at once that it is wrong."""
+    purpose = "turns the notes of a long meeting into a short list of what was decided and by whom"
+    (tmp_path / "SKILL.md").write_text(f"---\nname: a\ndescription: {purpose}\n---\nDo.\n")
+    new_suite.start(tmp_path)
+    made = suite.load(tmp_path / "evals/suite.yaml")
+    assert not skill.quoting(skill.load(tmp_path), {task.id: task.prompt for task in made.tasks})
