@@ -220,3 +220,10 @@ def test_reader_and_published_schema_accept_the_same(tmp_path, fields, accepted)
         assert len(list(read_jsonl(path))) == 1
     else:
         assert problems_of(path)
+
+
+def test_an_artifact_in_place_of_records_is_told_in_one_line(tmp_path):
+    (tmp_path / "a.json").write_text('{\n  "schema_version": "1.0",\n  "run_id": "r"\n}\n')
+    with pytest.raises(RecordsError, match="an artifact perhaps; give a run's id, or records") as refused:
+        list(read_jsonl(tmp_path / "a.json"))
+    assert len(refused.value.problems) == 1

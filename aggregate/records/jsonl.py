@@ -90,6 +90,11 @@ def read_jsonl(path: Path, *, pipes: bool = False) -> Iterator[AttemptRecord]:
             try:
                 record = _read(line)
             except ValidationError as invalid:
+                if line.strip() in (b"{", b"["):
+                    what = "one JSON document over many lines, an artifact perhaps"
+                    raise RecordsError(
+                        [f"{path}: {what}; give a run's id, or records, a JSON object a line"]
+                    ) from None
                 wrong = broken_fields(invalid, whole="record")
             else:
                 key = _KEY(vars(record))
