@@ -41,6 +41,7 @@ OTHERS: dict[str, Any] = {
     "skill_mode": "mount",
     "sandbox": "off",
     "priority": "high",
+    "spare_checks": True,
 }
 
 
