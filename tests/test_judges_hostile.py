@@ -42,7 +42,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     before = children()
     yield
     warm_pool.close()
-    assert children() == before
+    assert children() <= before
     assert processes_naming(str(tmp_path)) == []
     assert list(temporary.iterdir()) == []
 

@@ -41,7 +41,7 @@ def no_zygote_is_left() -> Iterator[None]:
     before = children()
     yield
     warm_pool.close()
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.fixture(params=WAYS)
@@ -350,7 +350,7 @@ async def test_a_cancelled_judgment_ends_its_processes_before_it_returns(tmp_pat
         await task
 
     warm_pool.close()
-    assert children() == before
+    assert children() <= before
 
 
 async def test_a_test_file_that_changes_is_run_as_it_is_now(tmp_path: Path, way: Way) -> None:
