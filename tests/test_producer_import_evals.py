@@ -93,6 +93,17 @@ def test_assertions_are_read_like_expectations(tmp_path: Path) -> None:
     assert (found.task_count, found.assertion_count, found.left_out) == (1, 2, [])
 
 
+@pytest.mark.parametrize("key", ["text", "description", "statement"])
+def test_an_assertion_with_a_name_is_what_it_says_of_itself(tmp_path: Path, key: str) -> None:
+    evals = {
+        "skill_name": "s",
+        "evals": [{"id": 1, "prompt": "a", "assertions": [{"name": "n", key: "Is short"}]}],
+    }
+    found = evals_json.convert(a_skill(tmp_path, evals))
+    assert found.tasks[0].fields["judge"]["rubric"] == "Is short"
+    assert found.left_out == []
+
+
 def test_the_suite_says_where_each_task_came_from(tmp_path: Path) -> None:
     path = a_skill(tmp_path, SKILL_CREATOR)
     text = writing.suite_text(evals_json.convert(path))

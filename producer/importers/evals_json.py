@@ -31,6 +31,7 @@ from producer.suites.yaml_file import Node
 
 FILE_NAME = "evals.json"
 _STATEMENTS = ("expectations", "assertions")
+_TEXTS = ("text", "description", "assertion", "expectation", "statement")  # where a mapping says it
 _KNOWN = ("id", "name", "eval_name", "prompt", "expected_output", "files", *_STATEMENTS)
 
 
@@ -105,7 +106,8 @@ def _statements(source: ImportedSource, node: Node, where: str, found: Found) ->
         for number, entry in enumerate(source.entries(node.get(key), f"{where}.{key}")):
             found.assertion_count += 1
             place = f"{where}.{key}[{number}]"
-            text = entry.get("text") if isinstance(entry.value, dict) else entry
+            is_text = not isinstance(entry.value, dict)
+            text = entry if is_text else next(filter(None, map(entry.get, _TEXTS)), None)
             if text is None:
                 why = "a mapping without text; write the statement as text"
                 found.leave_out("assertion", source.place(entry), place, why)
