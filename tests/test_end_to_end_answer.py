@@ -95,7 +95,10 @@ def test_an_interrupted_run_says_so_everywhere_and_goes_on_as_it_says(short_tmp)
     finally:
         process.kill()
         process.communicate()
-    listed = uplift("runs", "--state-root", "state", cwd=short_tmp)
+    deadline = time.monotonic() + 30
+    while "running" in (listed := uplift("runs", "--state-root", "state", cwd=short_tmp)).out:
+        assert time.monotonic() < deadline, "its server dies with it"
+        time.sleep(0.1)
     stands = uplift("status", "--state-root", "state", cwd=short_tmp)
     assert "interrupted" in listed.out
     assert "state     interrupted" in stands.out

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -70,16 +71,16 @@ async def starts_of_runs(worker: Worker, *rpms: float) -> list[tuple[float, floa
     """When calls start in five minutes if a run of each limit always has one to make, and whose they are."""
     now, due, starts = 1000.0, dict.fromkeys(rpms, 0.0), []
 
-    async def ask(rpm: float) -> None:
-        async def look(seconds: float) -> None:
-            due[rpm] = now + seconds
-            raise TimeoutError
+    async def look(rpm: float, seconds: float) -> None:
+        due[rpm] = now + seconds
+        raise TimeoutError
 
-        limits = worker(sleep=look, clock=lambda: now)
+    async def ask(rpm: float) -> None:
         with suppress(TimeoutError):
-            await limits.acquire(MODEL, Limits(rpm=rpm, tpm=rpm * 1000), 100)
+            await workers[rpm].acquire(MODEL, Limits(rpm=rpm, tpm=rpm * 1000), 100)
             starts.append((now, rpm))
 
+    workers = {rpm: worker(sleep=partial(look, rpm), clock=lambda: now) for rpm in rpms}
     while now < 1000 + 5 * 61:
         for rpm, at in due.items():
             if at <= now:
