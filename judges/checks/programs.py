@@ -1,8 +1,8 @@
 """Judge by a function or a program of the suite, in a sandbox, and by the files that an agent has left.
 
 Covered: see `judges.sandbox.command`. What the output makes the suite's code do (hang, crash, print a gigabyte, return
-no score) fails it with score 0; only a sandbox or program that does not start is an error. Not covered: a suite's
-function that runs the output's code in its own process, which can then forge what it returned.
+no score) fails it with score 0; only a sandbox or program that does not start is an error. Not covered: code of the
+output that a suite's function or program runs: it shares their sandbox, and can forge what they say.
 """
 
 from __future__ import annotations
