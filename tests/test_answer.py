@@ -485,7 +485,7 @@ def test_power_is_that_of_the_interval_in_use():
 
 def with_loads(records: list[AttemptRecord], invoked: bool) -> list[AttemptRecord]:
     return [
-        record.model_copy(update={"completion": {"text": "", "skill_invoked": invoked}}) for record in records
+        record.model_copy(update={"completion": {"text": "", "skill_loaded": invoked}}) for record in records
     ]
 
 
@@ -500,7 +500,7 @@ def loaded(share: float) -> list[AttemptRecord]:
             arm,
             n,
             outcome="passed" if n % 2 else "failed",
-            completion={"skill_invoked": n <= 10 * share},
+            completion={"skill_loaded": n <= 10 * share},
         )
         for arm in ("candidate", "baseline")
         for task in (f"t{number}" for number in range(12))

@@ -42,7 +42,7 @@ SENTENCE = (
 
 
 def invoked(task, *, wanted, was, **fields):
-    return a_record(task, completion={"text": "hi", "skill_invoked": was}, should_trigger=wanted, **fields)
+    return a_record(task, completion={"text": "hi", "skill_loaded": was}, should_trigger=wanted, **fields)
 
 
 def test_records_alone_tell_what_was_wanted():

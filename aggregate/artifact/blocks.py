@@ -355,10 +355,10 @@ def triggers_block(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arm: str) 
     """Share of attempts that did right by `should_trigger`, and which tasks did not; None when unknown."""
     wanted = {task.id: task.should_trigger for task in tasks if task.should_trigger is not None}
     mine = attempts[(attempts["arm"] == arm) & attempts["task"].isin(list(wanted))]
-    mine = mine[mine["skill_invoked"].notna()]
+    mine = mine[mine["skill_loaded"].notna()]
     if mine.empty:
         return None
-    invoked = mine["skill_invoked"] > 0
+    invoked = mine["skill_loaded"] > 0
     expected = mine["task"].map(wanted).astype(bool)
     missed, false = mine[expected & ~invoked], mine[~expected & invoked]
     return {
@@ -377,10 +377,10 @@ def loads(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arms: Iterable[str]
     """By arm and model, in how many answered attempts the skill was loaded, of those that tell and whose task may."""
     unwanted = [task.id for task in tasks if task.should_trigger is False]
     answered = attempts[attempts["outcome"] != "error"]
-    told = answered[answered["skill_invoked"].notna() & ~answered["task"].isin(unwanted)]
+    told = answered[answered["skill_loaded"].notna() & ~answered["task"].isin(unwanted)]
     made: Loads = {}
     for arm in arms:
-        for model, invoked in told[told["arm"] == arm].groupby("model", sort=True)["skill_invoked"]:
+        for model, invoked in told[told["arm"] == arm].groupby("model", sort=True)["skill_loaded"]:
             made.setdefault(arm, {})[str(model)] = {"loaded": int((invoked > 0).sum()), "n": len(invoked)}
     return made
 
