@@ -340,7 +340,7 @@ def test_the_remedy_at_the_end_of_a_message_is_not_cut():
         ("timeouts", "first give tasks a longer timeout_seconds, then run it again"),
         (
             "never_loaded",
-            "first make its description say when to use it, or try --skill-mode prepend, then run it again",
+            "make the skill's description say when to use it, then run again; or add --unloaded warn",
         ),
         ("saturated", "first add harder tasks, then run it again"),
         ("errors", "mend what the errors say, then try those attempts again: uplift resume run-1"),

@@ -41,7 +41,7 @@ OF_RUN = (
 # Artifacts of 0.1.0 lack the last two.
 _TAKEN_OVER = (
     *("task_suite", "models", "pass_k", "margin", "gate", "gate_cost"),
-    *("weak_baseline", "eval_threshold"),
+    *("weak_baseline", "unloaded", "eval_threshold"),
 )
 
 
