@@ -13,7 +13,7 @@ from aggregate.records import jsonl
 from aggregate.records.jsonl import read_jsonl
 from aggregate.report import html
 from producer.baselines.cache import BaselineCache
-from producer.display.run_status import status
+from producer.display.run_list import status
 from producer.runs import collect, reports
 from producer.runs.submit import go_on
 from producer.state_root import Notes, Places

@@ -132,16 +132,15 @@ RunId = Annotated[
 
 
 def _use_config(context: typer.Context, given: Path | None) -> Path | None:
-    """Let the config speak for flags that are not given; the command finds all of it in `context.obj`."""
+    """Read the config, which speaks for flags that are not given; the command finds it in `context.obj`."""
     if not context.resilient_parsing:
         from producer.settings import config_file
 
         context.obj = config_file.load(given)
-        context.default_map = context.obj.flag_defaults()
     return given
 
 
-# Eager: it must be read before the flags whose defaults it sets. Commands take it and need do nothing with it.
+# Eager: what is wrong with it is told first. Commands take it and need do nothing with it.
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

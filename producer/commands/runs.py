@@ -64,15 +64,15 @@ def status(
 
     Example: uplift status 20260101-120000-abc123 --json
     """
-    from producer.display import run_status
+    from producer.display import run_list
     from producer.runs import rejoin
 
     where = run_context(options(context, flags))
-    facts = run_status.status(where.places, where.broker, rejoin.named(where, run_id))
+    facts = run_list.status(where.places, where.broker, rejoin.named(where, run_id))
     if as_json:
         print_json(facts)
     else:
-        run_status.show(facts)
+        run_list.show_status(facts)
 
 
 @takes_place

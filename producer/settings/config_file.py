@@ -141,10 +141,6 @@ class Config:
     origins: Mapping[str, str] = field(default_factory=dict)
     file: Path | None = None
 
-    def flag_defaults(self) -> dict[str, Any]:
-        """Values for flags that were not given."""
-        return {name: value for name, value in self.raw.items() if kind_of(name) not in (tuple, dict)}
-
     def with_flags(self, given: Mapping[str, Any], *, without: Collection[str] = ()) -> RunSettings:
         """What a command is to do: flags win, also over limits of single models; `without` some keys of the config."""
         values = {name: deepcopy(value) for name, value in self.raw.items() if name not in without}
