@@ -12,7 +12,7 @@ from running import a_suite, processes_below, standalone, start_uplift, the_arti
 
 from producer.cli import app
 from producer.display import progress, run_list
-from producer.runs import rejoin
+from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
 from producer.server import private_server
 from producer.state_root import Places
@@ -121,7 +121,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(lea
     places, run_id = leaving
     where = RunContext(places, None, progress.choose(quiet=True))
     with pytest.raises(UnknownRun, match="over already"):
-        rejoin.cancel(run_id, where)
+        evaluate.cancel(run_id, where)
 
 
 @pytest.mark.parametrize("empty", [True, False])
