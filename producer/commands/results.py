@@ -70,15 +70,12 @@ def report(
     asked = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
     formats: list[Format] = [form for form in collect.FORMATS if asked[form]] or ["html"]
     artifacts = collect.find(where.places, named(where, run_id), where.broker)
+    in_folder = len(formats) > 1 and len(artifacts) == 1
     for form in formats:
         if output is not None and str(output) == "-":
             typer.echo(collect.report_text(artifacts, where.places, form, records), nl=False)
             continue
-        place = (
-            output / collect.FORMATS[form][0]
-            if output and len(formats) > 1 and len(artifacts) == 1
-            else output
-        )
+        place = output / collect.FORMATS[form][0] if output and in_folder else output
         for path in collect.write_report(artifacts, where.places, form, records=records, output=place):
             typer.echo(path)
 
@@ -153,14 +150,7 @@ _JUDGING = dict.fromkeys(
 
 
 @takes_settings(
-    *_JUDGING,
-    "sandbox",
-    "state_root",
-    "broker",
-    "insecure",
-    "in_flight",
-    "output",
-    unset=_JUDGING,
+    *_JUDGING, "sandbox", "state_root", "broker", "insecure", "in_flight", "output", unset=_JUDGING
 )
 def rejudge(
     context: typer.Context,

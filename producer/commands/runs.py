@@ -54,12 +54,7 @@ def runs(
 
 
 @takes_place
-def status(
-    context: typer.Context,
-    run_id: RunId = None,
-    as_json: Json = False,
-    **flags: Any,
-) -> None:
+def status(context: typer.Context, run_id: RunId = None, as_json: Json = False, **flags: Any) -> None:
     """Say how a run stands: attempts done and left, pass rates so far for each arm, cost, workers.
 
     Example: uplift status 20260101-120000-abc123 --json

@@ -28,7 +28,7 @@ from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
-from producer.state_root import Places, check_run_id, finished, run_of
+from producer.state_root import Places, finished, run_of
 from workers.store.redis_client import versions
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import OtherVersion, State, UnknownRun
@@ -199,10 +199,8 @@ def failure_texts(failed: list[AttemptRecord], command: str) -> str:
 
 def delete(places: Places, broker: str | None, run_id: str) -> None:
     """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
-    check_run_id(run_id)
-    known = [places.run(run_id), places.embedded(run_id)]
-    artifacts = finished(places, run_id)
     embedded = places.embedded(run_id)
+    known, artifacts = [places.run(run_id), embedded], finished(places, run_id)
     if not private_server.is_left(embedded) if artifacts else private_server.is_held(embedded):
         raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False

@@ -26,15 +26,7 @@ from aggregate.text.formats import plain
 from judges.errors import UpliftError
 from producer.baselines.cache import BaselineCache
 from producer.server import connect
-from producer.state_root import (
-    MAX_STATE_BYTES,
-    Notes,
-    Places,
-    artifact_paths,
-    check_run_id,
-    file_name,
-    finished,
-)
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, file_name, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
 
@@ -208,7 +200,6 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
-    check_run_id(run_id)
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:

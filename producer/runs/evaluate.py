@@ -24,16 +24,9 @@ from producer.baselines.bless import with_baseline
 from producer.baselines.cache import Reuse, look_up
 from producer.display.progress import Display
 from producer.plan import Plan, make
+from producer.runs import submit as submitting
 from producer.runs.collect import collect, write
-from producer.runs.submit import (
-    INSIST_SECONDS,
-    check_here,
-    check_models,
-    check_there,
-    go_on,
-    is_anything_left,
-    submit,
-)
+from producer.runs.submit import check_models, submit
 from producer.runs.watch import Interrupted, Watch
 from producer.server import connect, private_server
 from producer.server.connect import NoTrace, Server, ServerNotRunning
@@ -308,7 +301,6 @@ def named(where: RunContext, text: str | None) -> str:
 
 def watch(run_id: str, where: RunContext) -> list[Artifact]:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
-    check_run_id(run_id)
     while True:
         try:
             with connect.joining(where.places, run_id, where.broker) as server:
@@ -331,7 +323,6 @@ def _at_home(run_id: str, places: Places) -> list[Artifact]:
 
 def cancel(run_id: str, where: RunContext) -> list[Artifact]:
     """Stop new attempts for good and wait for the artifact that says so."""
-    check_run_id(run_id)
     halted = False
 
     def halt_and_watch(server: Server) -> list[Artifact]:
@@ -359,7 +350,6 @@ def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> l
 
     Of a run whose result is at home, what ended in `error` is tried again: somebody has seen why, and mended that.
     """
-    check_run_id(run_id)
     where.places.check_writable()
     try:
         with connect.joining(where.places, run_id, where.broker) as server:
@@ -382,8 +372,8 @@ def _go_on(run: StoredRun, server: Server, where: RunContext, budget_usd: float 
     if budget_usd is not None:
         run = _with_budget(server.store, run, budget_usd)
     # A private server that goes away does not come back; its owner's run is taken over.
-    insist = 0.0 if server.joined else INSIST_SECONDS
-    left = go_on(server, run, resume=where.resume(run.run_id), insist_seconds=insist)
+    insist = 0.0 if server.joined else submitting.INSIST_SECONDS
+    left = submitting.go_on(server, run, resume=where.resume(run.run_id), insist_seconds=insist)
     where.display.say(f"{left} attempts left to run")
     return follow(run, server, where)
 
@@ -391,14 +381,14 @@ def _go_on(run: StoredRun, server: Server, where: RunContext, budget_usd: float 
 def _check_models(run: StoredRun, server: Server) -> None:
     """Raise CannotAsk where attempts are left and nobody could make them; what is recorded stays."""
     store, manifest = server.store, run.manifest
-    if not is_anything_left(store, run):
+    if not submitting.is_anything_left(store, run):
         return
     rejudged = manifest.rejudged_from is not None
     specs = asked(manifest.models, store.tasks(run), manifest.judge_model, rejudged=rejudged)
     if server.local is not None:
-        check_here(specs, manifest.settings)
+        submitting.check_here(specs, manifest.settings)
     else:
-        check_there(specs, manifest.settings, store.client)
+        submitting.check_there(specs, manifest.settings, store.client)
 
 
 def _with_budget(store: Store, run: StoredRun, usd: float) -> StoredRun:

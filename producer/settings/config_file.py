@@ -22,18 +22,15 @@ from pydantic import ValidationError
 from aggregate.text import files
 from judges.errors import UpliftError
 from judges.safe_text import NotJson, did_you_mean, strict_json
+from producer.settings import run_settings
 from producer.settings.run_settings import (
     Broken,
     InvalidOption,
     RunSettings,
     Steps,
-    config_keys,
     described,
     kind_of,
     place,
-    problems,
-    refused_param,
-    unknown_key,
 )
 from producer.state_root import folders_above, nearest_state_root
 from workers.models.model import secrets
@@ -55,14 +52,16 @@ def checked(
 ) -> RunSettings:
     """The values; raises InvalidConfig with everything that is wrong, each thing after the name of its place."""
     broken = [] if secrets_allowed else list(_secrets(raw, ()))
-    broken += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
+    broken += [
+        ((key,), run_settings.unknown_key((key,))) for key in raw if key not in run_settings.config_keys()
+    ]
     places = {steps for steps, _ in broken}
     try:
         # As JSON, because lists must become tuples while text must not become numbers.
         values = RunSettings.model_validate_json(json.dumps(raw, default=str), strict=True)
         broken += _misnamed(values)
     except ValidationError as invalid:
-        broken += [problem for problem in problems(invalid) if problem[0] not in places]
+        broken += [problem for problem in run_settings.problems(invalid) if problem[0] not in places]
     if broken:
         raise InvalidConfig("\n".join(f"{name_of(steps)}: {words}" for steps, words in broken))
     return values
@@ -104,7 +103,7 @@ def _misnamed(values: RunSettings) -> Iterator[Broken]:
         except UnknownModel as problem:
             yield steps, str(problem)
     for name in values.params:
-        if (why := refused_param(name)) is not None:
+        if (why := run_settings.refused_param(name)) is not None:
             yield ("params", name), why
     for name in values.commands:
         try:
@@ -223,9 +222,8 @@ def parse_tools(text: str) -> tuple[str, ...]:
 
 def variables() -> dict[str, tuple[str, ...]]:
     """Every variable that a config value can come from, with its key; what is in a table comes after the table."""
-    names = {name: (name,) for name in config_keys()} | {
-        name: ("limits", name) for name in Limits.model_fields
-    }
+    names: dict[str, tuple[str, ...]] = {name: (name,) for name in run_settings.config_keys()}
+    names |= {name: ("limits", name) for name in Limits.model_fields}
     return {described()[name].variable: steps for name, steps in names.items()}
 
 
