@@ -22,7 +22,7 @@ from aggregate.text.files import make_folder, write_text
 from judges.errors import UpliftError
 from producer.baselines import fingerprints
 from producer.baselines.bless import Blessed, baseline_records
-from producer.baselines.fingerprints import FORMAT_VERSION, digest, fixture_digests, key, paid_before, served
+from producer.baselines.fingerprints import FORMAT_VERSION, fixture_digests, key, paid_before, served
 from producer.plan import Plan
 from workers.attempts.workspace import reads_files
 from workers.models.choose import agent_version, is_simulated
@@ -87,8 +87,8 @@ class BaselineCache:
     def note_comparison(self, baseline: str, candidate: str, now: float) -> int:
         """How many different candidates met this baseline within 7 days, this one included.
 
-        `baseline` is a digest of the keys of its attempts, `candidate` that of a bundle. Each candidate has a
-        file of its own, so that processes that note at the same time lose nothing.
+        `baseline` comes from `baseline_key`, `candidate` is a bundle's digest. Each candidate has a file of
+        its own, so that processes that note at the same time lose nothing.
         """
         folder, met = self._folder / _COMPARISONS / baseline, {candidate}
         with suppress(OSError):
@@ -208,8 +208,8 @@ def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Re
 
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:
     """How many earlier candidates were held against this baseline, and one for this run."""
-    shared, seen = digest(sorted(keys.values())), 0
+    shared, seen = fingerprints.baseline_key(keys.values()), 0
     candidates = [arm.bundle.digest for arm in plan.arms if arm.name != "baseline" and arm.bundle]
-    for candidate in candidates:
-        seen = cache.note_comparison(shared, candidate, now)
+    for digest in candidates:
+        seen = cache.note_comparison(shared, digest, now)
     return max(1, seen - len(candidates) + 1)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import posixpath
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -135,6 +135,11 @@ def _asked(task: Task) -> dict[str, Any]:
     """What of a task a model's answer depends on; a simulated model, which looks at the judge, is not meant."""
     asked = {"id", "prompt", "timeout_seconds", "files", "should_trigger"}
     return {"answer": task.model_dump(mode="json", include=asked)}
+
+
+def baseline_key(keys: Iterable[str]) -> str:
+    """One digest for a whole baseline, from the keys of its attempts in any order."""
+    return digest(sorted(keys))
 
 
 def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool = True) -> dict[str, str]:
