@@ -203,12 +203,12 @@ def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:
-        for path in artifact_paths(places, run_id):
-            try:
+        try:
+            for path in artifact_paths(places, run_id):
                 with suppress(OSError):
                     file.load(path, MAX_STATE_BYTES)
-            except NotAnArtifact as problem:
-                raise NoReport(str(problem)) from None
+        except NotAnArtifact as problem:
+            raise NoReport(str(problem)) from None
         raise UnknownRun(
             f"no finished run {run_id!r} under {places.root}; `{places.command('runs')}` lists them"
         )

@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,9 +185,9 @@ def find(start: Path) -> Path | None:
     for folder in folders_above(start.resolve()):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
-        project = folder / "pyproject.toml"
-        if project.is_file() and _mentions_us(project):
-            return project
+        with suppress(OSError):  # most folders have none
+            if b"tool.uplift" in files.read(project := folder / "pyproject.toml", MAX_BYTES):
+                return project
     return None
 
 
@@ -232,13 +233,6 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     known = [*variables(), *OTHER_VARIABLES]
     unknown = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
     return {name: did_you_mean(name, known) for name in sorted(unknown)}
-
-
-def _mentions_us(project: Path) -> bool:
-    try:
-        return b"tool.uplift" in files.read(project, MAX_BYTES)
-    except OSError:
-        return False
 
 
 def _of_file(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from aggregate.text.files import exists, is_folder
 from aggregate.text.formats import plain
-from producer.importers import evals_json, imported, promptfoo
+from producer.importers import evals_json, imported
 from producer.importers.imported import slug
 from producer.settings.config_file import Config
 from producer.settings.run_settings import InvalidOption, RunSettings
@@ -68,13 +68,14 @@ def complete(
     def origin(name: str, *, here: bool) -> str:
         return "flag" if name in typed else "found" if here else config.origins.get(name, "default")
 
-    imported = ", imported" if suite.name == evals_json.FILE_NAME else ""
+    named = options.baseline or options.baseline_artifact or options.baseline_path
+    taken_over = ", imported" if suite.name == evals_json.FILE_NAME else ""
     where_suite = origin("task_suite", here=suite == found and options.task_suite != suite)
     words = [
         f"skill {skill} ({'given' if path else origin('skill_path', here=options.skill_path is None)})",
-        f"suite {suite} ({where_suite}{imported})",
+        f"suite {suite} ({where_suite}{taken_over})",
         f"model {', '.join(options.models)} ({origin('models', here=False)})",
-        f"baseline {_baseline(options)}",
+        f"baseline {'none' if options.no_baseline else named or 'bare'}",
     ]
     own = [name for name in config.origins if name not in (*typed, "skill_path", "task_suite", "models")]
     files = sorted({config.origins[name] for name in own})
@@ -109,11 +110,6 @@ def _check_skill(skill: Path) -> None:
         f"no SKILL.md in {skill.resolve()}; name a skill's folder: {hint}; or start one here: uplift init; "
         "or give a ranking: --input with --candidate-id"
     )
-
-
-def _baseline(options: RunSettings) -> str:
-    named = options.baseline or options.baseline_artifact or options.baseline_path
-    return "none" if options.no_baseline else str(named or "bare")
 
 
 # The first suite
@@ -184,7 +180,7 @@ _UNKNOWN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NewSuite:
     """What `init` did: files it made, files that were there and stay, the suite, and the command to run next.
 
@@ -194,7 +190,7 @@ class NewSuite:
 
     made: tuple[str, ...]
     kept: tuple[str, ...]
-    command: str
+    command: str = "uplift evaluate --mock"
     skill_id: str
     suite: str = SUITE
     fill_in: str | None = None
@@ -234,7 +230,6 @@ def start(folder: Path) -> NewSuite:
     return NewSuite(
         made=tuple(made),
         kept=tuple(kept),
-        command="uplift evaluate --mock",
         skill_id=skill.name or name,
         suite=suite,
         fill_in=shown if source is None and shown in made else None,
@@ -244,6 +239,8 @@ def start(folder: Path) -> NewSuite:
 
 def _imported(config: Path, notes: list[str]) -> Iterator[tuple[str, str | bytes]]:
     """The files of a suite made from a promptfoo configuration; what is left out of it goes to the notes."""
+    from producer.importers import promptfoo  # few skills have one
+
     found = promptfoo.convert(config)
     notes += found.told()
     with tempfile.TemporaryDirectory(prefix="uplift-init-") as temporary:
