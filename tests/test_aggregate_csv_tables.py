@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from builders import a_record, both_arms
 
-from aggregate.artifact import build, comparison, two_runs
+from aggregate.artifact import build, comparison
 from aggregate.records import frames, metrics
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
@@ -131,7 +131,7 @@ def test_a_row_in_metrics_is_all_that_a_metric_needs_to_be_reported_everywhere()
             *(one.name for one in metrics.METRICS if one.cost),
         }
     assert {row.metric for row in result_tables.ROWS} <= set(metrics.NAMES)
-    compared = two_runs.compare(records, records)
+    compared = comparison.compare(records, records)
     assert set(compared.first_run.model_dump()) == {one.name for one in metrics.METRICS if one.compared}
 
 

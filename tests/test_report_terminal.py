@@ -9,13 +9,13 @@ import pytest
 from builders import a_record, an_artifact, both_arms, built
 from rich.console import Console
 
-from aggregate.artifact import build, sentences, two_runs
+from aggregate.artifact import build, comparison, sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, Needed, RunCost
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo, TaskInfo
 from aggregate.report import terminal
-from aggregate.report.answer_block import answer_block
+from aggregate.report.terminal import answer_block
 from aggregate.text import formats
 from producer.display.run_list import attempt_texts
 
@@ -280,7 +280,7 @@ def test_a_task_with_two_models_is_one_task():
 
 
 def test_two_runs_are_shown_side_by_side():
-    result = two_runs.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
+    result = comparison.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
     lines = [line.split() for line in shown(terminal.compare_table(result)).splitlines()]
     assert ["Tasks", "passed", "100.0", "%", "100.0", "%", "+0", "points"] in lines
     assert ["Attempts", "passed", "25.0", "%", "100.0", "%", "+75", "points"] in lines
