@@ -189,8 +189,7 @@ def _show(artifacts: Sequence[Artifact], places: Places, *, details: bool) -> No
     """The tables where they are asked for, then the answer."""
     from rich.console import Console
 
-    from aggregate.report.answer_block import answer_block
-    from aggregate.report.terminal import result_table
+    from aggregate.report.terminal import answer_block, result_table
     from producer.runs.collect import placed
 
     console = Console(stderr=True, highlight=False)
