@@ -241,6 +241,7 @@ def test_different_files_of_one_name_all_become_fixtures_whatever_the_ids_say(tm
     held = {task.id: (tmp_path / "suite" / task.files[0]).read_text() for task in (first, second, third)}
     assert held == {"eval-1": "name,email\nAda,\n", "out": "other", "out-2": "third"}
 
+
 def test_texts_come_through_unchanged_whatever_they_hold(tmp_path: Path) -> None:
     prompts = [
         "# no comment",

@@ -133,10 +133,10 @@ class Found:
             self.notes.append(text)
 
     def leave_out_settings(
-        self, source: ImportedSource, node: Node, known: Collection[str], owner: str = ""
+        self, source: ImportedSource, node: Node | None, known: Collection[str], owner: str = ""
     ) -> None:
         """Note every key of a mapping that is not among the known ones."""
-        for key, part in node.children.items() if isinstance(node.children, dict) else ():
+        for key, part in node.children.items() if node and isinstance(node.children, dict) else ():
             if key not in known:
                 what = plain(owner + key, 100)
                 self.leave_out("setting", source.place(part), what, "Uplift has no such setting")
@@ -172,16 +172,21 @@ class ImportedSource:
 
     def text(self, node: Node | None, where: str) -> str | None:
         """A text, or None and a complaint where it is something else; None without complaint where it is absent."""
-        if node is None or isinstance(node.value, str):
-            return node and node.value
-        self.wrong_kind(node, where, "text")
-        return None
+        if node is not None and not isinstance(node.value, str):
+            self.wrong_kind(node, where, "text")
+        return node.value if node and isinstance(node.value, str) else None
 
     def entries(self, node: Node | None, where: str, wanted: str = "a list") -> list[Node]:
         """The entries of a list; none where it is absent, and a complaint where it is something else."""
         if node is not None and not isinstance(node.value, list | None):
             self.wrong_kind(node, where, wanted)
         return node.items() if node else []
+
+    def mapping(self, node: Node | None, where: str) -> dict[str, Any]:
+        """A mapping's values; none where it is absent, and a complaint where it is something else."""
+        if node is not None and not isinstance(node.value, dict | None):
+            self.wrong_kind(node, where, "a mapping of names to values")
+        return dict(node.value) if node and isinstance(node.value, dict) else {}
 
     def mappings(
         self, node: Node | None, where: str, wanted: str = "a mapping"
@@ -329,8 +334,8 @@ def suite_text(found: Found) -> str:
 def _lines(found: Found) -> Iterator[str]:
     yield MODELINE
     yield _comment(f"Imported from {found.source} by `uplift import`.")
-    told = {"Not imported": found.left_out, "Changed": found.changed, "To know": found.notes}
-    for title, items in told.items():
+    told = (("Not imported", found.left_out), ("Changed", found.changed), ("To know", found.notes))
+    for title, items in told:
         if items:
             yield from ("#", f"# {title}:", *(_comment(f"  {item}") for item in items))
     version = "1.1" if any("checks" in task.fields for task in found.tasks) else "1.0"
