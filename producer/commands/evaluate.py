@@ -148,8 +148,8 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")
-    for warning in plan.warnings:
-        typer.echo(f"uplift: {plain(warning)}", err=True)
+    for remark in plan.remarks:
+        typer.echo(f"uplift: {plain(remark)}", err=True)
 
 
 def report_and_exit(
