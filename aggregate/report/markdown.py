@@ -57,8 +57,8 @@ def _one(artifact: Artifact, head: str) -> Iterable[str]:
     yield ""
     if artifact.was_run:
         yield from (*_moved(artifact), *_groups(artifact), *_checks(artifact), *_causes(artifact))
-        tables = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
-        yield from (*_folded("All numbers", tables), *_tasks(artifact))
+        numbers = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
+        yield from (*_folded("All numbers", numbers), *_tasks(artifact))
     yield from (*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", "")
 
 
