@@ -262,21 +262,16 @@ def with_intervals(
     others = {(result.task_id, result.model): result for result in baseline}
     chance = {(one.task_id, one.model) for one in changes if (one.adjusted_p_value or 0.0) >= 1 - level}
     names = [field.name for field in fields(TaskResult)]
-    return Cleaned(
-        CandidateResult(
-            **{name: getattr(result, name) for name in names},
-            interval=_interval(result, others.get(key), level, key in chance),
-        )
-        for result in candidate
-        for key in [(result.task_id, result.model)]
-    )
-
-
-def _interval(one: TaskResult, other: TaskResult | None, level: float, chance: bool) -> TaskBounds | None:
-    if other is None or not one.judged or not other.judged:
-        return None
-    bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
-    return TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0)) if chance else bounds
+    results = Cleaned[CandidateResult]()
+    for one in candidate:
+        key, bounds = (one.task_id, one.model), None
+        other = others.get(key)
+        if other is not None and one.judged and other.judged:
+            bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
+            if key in chance:
+                bounds = TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0))
+        results.append(CandidateResult(**{name: getattr(one, name) for name in names}, interval=bounds))
+    return results
 
 
 @lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
@@ -309,9 +304,7 @@ def overall(
     for arm in arms:
         mine = metrics.Group(run[run["arm"] == arm], tasks[tasks["arm"] == arm])
         if len(mine.attempts):
-            measured = metrics.named(metrics.measure(mine))
-            curves = metrics.pass_curves(mine.tasks, pass_k)
-            by_arm[arm] = {**measured, **curves}
+            by_arm[arm] = {**metrics.measure(mine), **metrics.pass_curves(mine.tasks, pass_k)}
     return by_arm
 
 
@@ -362,20 +355,14 @@ def only_one(column: str, attempts: pd.DataFrame, tasks: pd.DataFrame) -> str | 
 
 
 def compare(
-    records_a: Iterable[AttemptRecord],
-    records_b: Iterable[AttemptRecord],
-    *,
-    level: float = 0.95,
-    margin: float = MARGIN,
+    first: Iterable[AttemptRecord], second: Iterable[AttemptRecord], *, margin: float = MARGIN
 ) -> RunsCompared:
     """The second run's candidate arm against the first's, over the (task, model) units that both have judged.
 
     A run without a candidate arm is compared by its baseline; one with several candidates is a ValueError. Two
     runs of one model each are paired by task alone: which model does better is then what is asked.
     """
-    arms, sides, attempts = zip(
-        *(_one_arm(frames.collect(records)) for records in (records_a, records_b)), strict=True
-    )
+    arms, sides, attempts = zip(*(_one_arm(frames.collect(run)) for run in (first, second)), strict=True)
     models = sorted({model for tasks in sides for model in tasks["model"].unique()})
     by_model = any(tasks["model"].nunique() > 1 for tasks in sides)
     named = [
@@ -387,7 +374,7 @@ def compare(
     if both.empty:
         how = " with the same model" if by_model else ""
         raise ValueError(f"no task was judged in both runs{how}, so there is nothing to compare")
-    compared = compare_units(both, level=level)
+    compared = compare_units(both)
     errors = {
         f"{name}-run": ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
         for name, tasks in zip(_RUNS, sides, strict=True)
@@ -406,14 +393,19 @@ def compare(
         "changes": changes(both),
     }
     result = RunsCompared.model_validate(clean(fields))
+    alone = [name for name, arm in zip(_RUNS, arms, strict=True) if arm == BASELINE]
+    left_out = sentences.cells(result, result.n_dropped) if result.n_dropped else ""
+    by_run = [run.assign(arm=name) for run, name in zip(attempts, _RUNS, strict=True)]
+    served = blocks.served_block(pd.concat(by_run), list(_RUNS))
+    warnings = blocks.served_differences(served, ("second", "the second run"), ("first", "the first"))
     summary = (
-        *(_stands_in(name, arm) for name, arm in zip(_RUNS, arms, strict=True)),
-        sentences.found(result, "the second run", "the first"),
-        _alone(result),
+        *(f"The {name} run has no candidate: its baseline is compared." for name in alone),
+        sentences.found(result),
+        left_out and f"Left out, as not judged in both runs: {left_out}.",
         sentences.decided(result),
         sentences.power(result),
         sentences.simulated(result),
-        *(f"{warning}." for warning in _served(attempts)),
+        *(f"{warning}." for warning in warnings),
     )
     return result.model_copy(update={"summary": " ".join(filter(None, summary))})
 
@@ -429,25 +421,9 @@ def _one_arm(made: frames.Frames) -> tuple[str, pd.DataFrame, pd.DataFrame]:
     return wanted, tasks, attempts
 
 
-def _served(attempts: Iterable[pd.DataFrame]) -> list[str]:
-    both = pd.concat([one.assign(arm=name) for one, name in zip(attempts, _RUNS, strict=True)])
-    told = blocks.served_block(both, list(_RUNS))
-    return blocks.served_differences(told, ("second", "the second run"), ("first", "the first"))
-
-
 def _means(both: pd.DataFrame, side: str) -> dict[str, float]:
     """What the differences are differences of: means over the tasks for which both runs have a number."""
     return {
         name: both.dropna(subset=[f"candidate_{column}", f"baseline_{column}"])[f"{side}_{column}"].mean()
         for name, column in metrics.COMPARED.items()
     }
-
-
-def _stands_in(name: str, arm: str) -> str:
-    return f"The {name} run has no candidate: its baseline is compared." if arm == BASELINE else ""
-
-
-def _alone(result: RunsCompared) -> str:
-    if not result.n_dropped:
-        return ""
-    return f"Left out, as not judged in both runs: {sentences.cells(result, result.n_dropped)}."
