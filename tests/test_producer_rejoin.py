@@ -11,8 +11,8 @@ import redis
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
 from producer.cli import app
-from producer.display import progress, run_list, run_status
-from producer.runs import rejoin
+from producer.display import progress, run_list
+from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
 from producer.server import private_server
 from producer.state_root import Places
@@ -63,7 +63,7 @@ def test_a_run_that_ends_can_be_asked_about_at_any_moment(short_tmp):
         rows = run_list.rows(places, None)
         listed |= {row.state for row in rows}
         if rows and rows[0].state != "starting":
-            stood.add(run_status.status(places, None, rows[0].run_id)["state"])
+            stood.add(run_list.status(places, None, rows[0].run_id)["state"])
             ends.add(watched(places, rows[0].run_id))
     process.communicate()
     assert process.returncode == 0
@@ -121,7 +121,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(lea
     places, run_id = leaving
     where = RunContext(places, None, progress.choose(quiet=True))
     with pytest.raises(UnknownRun, match="over already"):
-        rejoin.cancel(run_id, where)
+        evaluate.cancel(run_id, where)
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -147,14 +147,14 @@ def test_a_cancelled_run_that_goes_on_is_told_as_running_and_can_be_cancelled_ag
     before = the_artifact(short_tmp)["attempts"]["run"]
     eventually(lambda: not processes_below(short_tmp))
     resumed = start_uplift("resume", *here, "--in-flight", "1", cwd=short_tmp)
-    eventually(lambda: run_status.status(places, None, run_id)["state"] == "running")
+    eventually(lambda: run_list.status(places, None, run_id)["state"] == "running")
     assert [row.state for row in run_list.rows(places, None)] == ["running"]
-    eventually(lambda: run_status.status(places, None, run_id).get("done", 0) > before)
+    eventually(lambda: run_list.status(places, None, run_id).get("done", 0) > before)
     again = uplift("cancel", *here, cwd=short_tmp)
     assert (again.code, again.line["verdict"]) == (3, "error"), again.err
     resumed.communicate(timeout=60)
     assert before < the_artifact(short_tmp)["attempts"]["run"] < 20
-    assert run_status.status(places, None, run_id)["state"] == "cancelled"
+    assert run_list.status(places, None, run_id)["state"] == "cancelled"
 
 
 def test_what_a_file_manager_leaves_beside_runs_is_no_run(finished_root, tmp_path):

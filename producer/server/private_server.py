@@ -297,8 +297,10 @@ def _start(
             umask=umask,
             preexec_fn=_dying_with_parent(at_death),
         )
-    if sys.platform != "linux":
-        _watch_over(process.pid, at_death)
+    if sys.platform != "linux":  # a process that waits for our end of a pipe to close, then ends the child
+        code = f"import os,sys; sys.stdin.read(); os.kill({process.pid}, {int(at_death)})"
+        watchdog = [sys.executable, "-I", "-c", code]
+        _watchdogs.append(subprocess.Popen(watchdog, stdin=subprocess.PIPE, start_new_session=True))
     return process
 
 
@@ -315,14 +317,6 @@ def _dying_with_parent(at_death: signal.Signals) -> Callable[[], None] | None:
             os._exit(1)
 
     return bind
-
-
-def _watch_over(pid: int, at_death: signal.Signals) -> None:
-    """A process that waits for our end of a pipe to close, then ends `pid`."""
-    code = f"import os,sys; sys.stdin.read(); os.kill({pid}, {int(at_death)})"
-    _watchdogs.append(
-        subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, start_new_session=True)
-    )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
