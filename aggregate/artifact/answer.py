@@ -20,22 +20,13 @@ from aggregate.artifact.model import (
     ComparedState,
     LineKind,
     NextStep,
-    Number,
     RunAnswer,
     RunCost,
+    Values,
 )
 from aggregate.formulas.verdict import DecisionName
 from aggregate.records.run_info import BASELINE
-from aggregate.text.formats import (
-    DIGITS,
-    clean,
-    counted,
-    level_text,
-    plain,
-    points,
-    rate,
-    usd,
-)
+from aggregate.text.formats import DIGITS, clean, counted, level_text, plain, points, rate, usd
 
 _NAME = 40
 _MESSAGE = 280  # a message may end in what to do
@@ -45,7 +36,6 @@ _TOO_SURE = 0.999
 _NOT_WRONG = ("one_task", "few_tasks", "floor")  # more tasks help, or reading; not against any other cause
 _MORE_MONEY = 1.25  # than the attempts so far cost each
 Scope = Literal["tasks_like_these", "exactly_this_suite"]
-Values = dict[str, Number | str | None]
 
 _DECIDED: dict[DecisionName, AnswerState] = {"improved": "better", "no_worse": "no_worse", "worse": "worse"}
 _WORDS: dict[AnswerState, str] = {"better": "BETTER", "no_worse": "NO WORSE", "worse": "WORSE"}

@@ -60,6 +60,8 @@ def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
     adjusted = holm([fields["p_value"] for fields in measured.values()], comparisons)
     for fields, p_value in zip(measured.values(), adjusted, strict=True):
         fields |= {"p_value_adjusted": p_value}
+    fresh = int((~frames.attempts["cached"]).sum())
+    speed = fresh / info.wall_seconds if info.wall_seconds else None
     shared = {
         **{name: field.get_default() for name, field in Artifact.model_fields.items()},
         **info.model_dump(include=set(Artifact.model_fields)),
@@ -67,7 +69,12 @@ def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
         "simulated": any(map(sentences.is_simulated, info.models)),
         "comparisons": comparisons,
         "stop_early": "decision" if info.stop_early else None,
-        "environment": _environment(info, frames),
+        "environment": {
+            # The run's own time and speed, not this process's.
+            "wall_seconds": info.wall_seconds,
+            "attempts_per_second": rounded(speed, 3),
+            **info.environment,
+        },
     }
     return [
         _artifact(shared, frames, candidate, measured.get(candidate.arm) or _unmeasured(info, candidate))
@@ -90,13 +97,6 @@ def _artifact(
     said = answer.answer_of(artifact)
     summary = ". ".join([said.headline, *(line.text for line in said.lines)])
     return file.with_pipeline_fields(artifact.model_copy(update={"answer": said, "summary": summary}))
-
-
-def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
-    """What the run says of where it ran, with wall time and speed: the run's, not this process's."""
-    fresh = int((~frames.attempts["cached"]).sum())
-    speed = fresh / info.wall_seconds if info.wall_seconds else None
-    return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
 
 
 def _unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:

@@ -262,21 +262,16 @@ def with_intervals(
     others = {(result.task_id, result.model): result for result in baseline}
     chance = {(one.task_id, one.model) for one in changes if (one.adjusted_p_value or 0.0) >= 1 - level}
     names = [field.name for field in fields(TaskResult)]
-    return Cleaned(
-        CandidateResult(
-            **{name: getattr(result, name) for name in names},
-            interval=_interval(result, others.get(key), level, key in chance),
-        )
-        for result in candidate
-        for key in [(result.task_id, result.model)]
-    )
-
-
-def _interval(one: TaskResult, other: TaskResult | None, level: float, chance: bool) -> TaskBounds | None:
-    if other is None or not one.judged or not other.judged:
-        return None
-    bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
-    return TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0)) if chance else bounds
+    results = Cleaned[CandidateResult]()
+    for one in candidate:
+        key, bounds = (one.task_id, one.model), None
+        other = others.get(key)
+        if other is not None and one.judged and other.judged:
+            bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
+            if key in chance:
+                bounds = TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0))
+        results.append(CandidateResult(**{name: getattr(one, name) for name in names}, interval=bounds))
+    return results
 
 
 @lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
@@ -402,6 +397,7 @@ def compare(
     left_out = sentences.cells(result, result.n_dropped) if result.n_dropped else ""
     by_run = [run.assign(arm=name) for run, name in zip(attempts, _RUNS, strict=True)]
     served = blocks.served_block(pd.concat(by_run), list(_RUNS))
+    warnings = blocks.served_differences(served, ("second", "the second run"), ("first", "the first"))
     summary = (
         *(f"The {name} run has no candidate: its baseline is compared." for name in alone),
         sentences.found(result),
@@ -409,12 +405,7 @@ def compare(
         sentences.decided(result),
         sentences.power(result),
         sentences.simulated(result),
-        *(
-            f"{warning}."
-            for warning in blocks.served_differences(
-                served, ("second", "the second run"), ("first", "the first")
-            )
-        ),
+        *(f"{warning}." for warning in warnings),
     )
     return result.model_copy(update={"summary": " ".join(filter(None, summary))})
 

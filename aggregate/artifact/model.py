@@ -32,6 +32,7 @@ SCHEMA_VERSION = "1.0"
 # A whole number stays one, so that an artifact that is read and written again keeps its bytes.
 _Read = TypeVar("_Read")
 Number = Annotated[int | float, WithJsonSchema({"type": "number"})]
+Values = dict[str, Number | str | None]
 
 
 class NotAnArtifact(ValueError):
@@ -607,7 +608,7 @@ class Cause(_Block):
     code: CauseCode
     text: str
     remedy: str
-    values: dict[str, Number | str | None] = {}
+    values: Values = {}
 
 
 class AnswerLine(_Block):
@@ -615,7 +616,7 @@ class AnswerLine(_Block):
 
     kind: LineKind
     text: str
-    values: dict[str, Number | str | None] = {}
+    values: Values = {}
 
     def figure(self, name: str) -> float | None:
         """A number of the line; None where it is unknown."""

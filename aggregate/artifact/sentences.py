@@ -11,17 +11,7 @@ from typing import Any
 
 from aggregate.artifact.model import Artifact, Bounds, CostRatio, RunCost, RunsCompared
 from aggregate.formulas.verdict import Reason, exit_code, largest_ratio
-from aggregate.text.formats import (
-    counted,
-    level_text,
-    plain,
-    points,
-    rate,
-    shown,
-    size_in_points,
-    times,
-    usd,
-)
+from aggregate.text.formats import counted, level_text, plain, points, rate, shown, size_in_points, times, usd
 
 SIMULATED_KINDS = ("sim", "mock")
 MOST_ADVISED_ATTEMPTS = 20
@@ -171,10 +161,8 @@ def decided(result: RunsCompared) -> str:
 
 def gated(artifact: Artifact) -> str:
     """What the gate says and why: the verdict in words, or what `--gate` follows in its place."""
-    decision, code = (
-        artifact.decision,
-        exit_code(artifact.verdict, artifact.decision, artifact.gate, artifact.suite_decision),
-    )
+    decision = artifact.decision
+    code = exit_code(artifact.verdict, decision, artifact.gate, artifact.suite_decision)
     said = {0: "pass", 1: "fail", 3: "error"}[code]
     if artifact.gate == "verdict" or decision is None or code == 3:
         return f"{said}: {plain(artifact.reason, 400)}"
@@ -189,11 +177,9 @@ def _missed(artifact: Artifact) -> str:
     could = artifact.could_miss
     if could is None:
         return ""
-    more = counted(could.more_attempts, "more attempt")
-    return (
-        f"; it may have missed a loss of up to {size_in_points(could.loss)}, and {more} a task would leave "
-        f"{size_in_points(could.loss_then)}"
-    )
+    more, loss, then = counted(could.more_attempts, "more attempt"), could.loss, could.loss_then
+    missed = f"; it may have missed a loss of up to {size_in_points(loss)}"
+    return f"{missed}, and {more} a task would leave {size_in_points(then)}"
 
 
 def efficiency(artifact: Artifact) -> str:

@@ -319,10 +319,8 @@ def _conditional_power(
     error, final_error = math.sqrt(variance / n), math.sqrt(final / n)
     share = min(1.0, final / variance)
     around = (differences - mean) * math.sqrt(share)  # what is left of the spread at the last look
-    bound = (
-        intervals.smallest_clear_mean(around if mean >= 0 else -around, min(plan[-1].level, MOST_SURE))
-        / final_error
-    )
+    signed = around if mean >= 0 else -around
+    bound = intervals.smallest_clear_mean(signed, min(plan[-1].level, MOST_SURE)) / final_error
     so_far = abs(mean) / error * math.sqrt(share)
     missing = so_far + max(effect, abs(mean)) / final_error * (1 - share) - bound
     if share > 1 - 1e-9:

@@ -159,10 +159,7 @@ def _frame(
 
 
 def _below(
-    attempts: pd.DataFrame,
-    row_lists: list[list[rows.Row]],
-    order: Iterable[str],
-    columns: dict[str, Column],
+    attempts: pd.DataFrame, row_lists: list[list[rows.Row]], order: Iterable[str], columns: dict[str, Column]
 ) -> tuple[pd.DataFrame, int]:
     """The rows that belong to each attempt, in its order, with the attempt's key and tier in front."""
     shared = [*rows.KEY, "tier"]

@@ -19,6 +19,7 @@ from aggregate.text.files import write_text
 from aggregate.text.formats import clean
 from judges.safe_text import storable
 
+_OF_RUN = ("run_id", "created_at", "skill_id", "pass_k")
 # A spreadsheet takes a cell that starts so for a formula, also after a quote was stripped.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -28,21 +29,13 @@ def summary(info: RunInfo, frames: Frames) -> dict[str, Any]:
     attempts, tasks = frames.attempts, frames.tasks
     arms = sorted(attempts.arm.unique())
     overall = comparison.overall(attempts, tasks, arms, info.pass_k)
-    return dict(
-        clean(
-            {
-                "run_id": info.run_id,
-                "created_at": info.created_at,
-                "skill_id": info.skill_id,
-                "pass_k": info.pass_k,
-                "models": list(info.models),
-                "status": info.status,
-                "overall_stats": overall,
-                **comparison.by_group(attempts, tasks, arms, info.pass_k, overall),
-                "warnings": [*info.warnings, *frames.warnings, *comparison.too_many(tasks).values()],
-            }
-        )
-    )
+    told: dict[str, Any] = {
+        **{name: getattr(info, name) for name in (*_OF_RUN, "models", "status")},
+        "overall_stats": overall,
+        **comparison.by_group(attempts, tasks, arms, info.pass_k, overall),
+        "warnings": [*info.warnings, *frames.warnings, *comparison.too_many(tasks).values()],
+    }
+    return {name: clean(value) for name, value in told.items()}
 
 
 def write_exports(info: RunInfo, frames: Frames, folder: Path) -> list[Path]:
@@ -97,11 +90,8 @@ def _cell(value: Any) -> str:
 def write(material: Material, folder: Path) -> Path:
     """Write the tables of one candidate and its baseline into a folder."""
     artifact = material.artifact
-    info = RunInfo.from_records(material.own_records()).model_copy(
-        update={
-            **artifact.model_dump(include={"run_id", "created_at", "skill_id", "pass_k", "status"}),
-            "models": tuple(artifact.models),
-        }
-    )
+    told = {name: getattr(artifact, name) for name in (*_OF_RUN, "status")}
+    told["models"] = tuple(artifact.models)
+    info = RunInfo.from_records(material.own_records()).model_copy(update=told)
     write_exports(info, collect(material.own_records(), info.tasks), folder)
     return folder

@@ -260,11 +260,7 @@ def write(material: Material, path: Path, *, inline_bytes: int = INLINE_BYTES) -
 
 
 def _index(
-    material: Material,
-    attempts: Attempts,
-    prompts: Mapping[str, int],
-    starts: list[int],
-    folder: str | None,
+    material: Material, attempts: Attempts, prompts: Mapping[str, int], starts: list[int], folder: str | None
 ) -> str:
     """What the page's script lists, filters and searches without opening any text, as JSON.
 

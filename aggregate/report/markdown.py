@@ -49,10 +49,9 @@ def _one(artifact: Artifact, head: str) -> Iterable[str]:
     yield from ("", *(f"- {escaped(tables.line_text(line), _LINE)}" for line in answer.lines))
     if answer.next.text:
         words, _, command = answer.next.text.partition(": ")
-        typed = bool(answer.next.command)
-        said = (
-            f"{escaped(words, _LINE)}: {code(command, _LINE)}" if typed else escaped(answer.next.text, _LINE)
-        )
+        said = escaped(answer.next.text, _LINE)
+        if answer.next.command:
+            said = f"{escaped(words, _LINE)}: {code(command, _LINE)}"
         yield f"- **next:** {said}"
     yield ""
     if artifact.was_run:
@@ -111,11 +110,8 @@ def _moved(artifact: Artifact) -> Iterable[str]:
     lines = []
     for (side, found), arm in zip(tables.moved(artifact).items(), ("candidate", BASELINE), strict=True):
         if found:
-            lines += [
-                "",
-                f"Tasks {side}, by what the judge said of the {arm}, with passes before → after:",
-                "",
-            ]
+            head = f"Tasks {side}, by what the judge said of the {arm}, with passes before → after:"
+            lines += ["", head, ""]
         for one in found[:SHOWN_CHANGES]:
             lines.append(f"- {one.tasks} {side}: {escaped(one.said, _LINE)} ({code(one.name)} {one.passed})")
         if len(found) > SHOWN_CHANGES:
@@ -155,14 +151,8 @@ def _consistency(artifact: Artifact) -> Iterable[str]:
     for arm in arms:
         flaky = [f"{code(task)} ({spread} points)" for task, spread in arm["flaky"]]
         flaky += [f"… and {arm['more']} more"] if arm["more"] else []
-        cells = (
-            code(arm["arm"]),
-            arm["score"],
-            arm["range"],
-            arm["overlap"] or MISSING,
-            ", ".join(flaky) or "none",
-        )
-        yield f"| {' | '.join(cells)} |"
+        cells = (code(arm["arm"]), arm["score"], arm["range"], arm["overlap"] or MISSING)
+        yield f"| {' | '.join(cells)} | {', '.join(flaky) or 'none'} |"
     yield ""
 
 

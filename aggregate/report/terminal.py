@@ -68,12 +68,9 @@ def answer_block(artifacts: Sequence[Artifact], width: int, place: str) -> Rende
 def _answer(answer: RunAnswer, width: int) -> list[Text]:
     gate = f"gate: {answer.gate}"
     head = plain(answer.headline, width - len(gate) - 2)
-    room = width - len(head) - len(gate)
-    rows = [
-        Text.assemble(
-            (head, _STYLES.get(answer.state, "bold yellow")), " " * room, (gate, _STYLES.get(answer.gate, ""))
-        )
-    ]
+    room = " " * (width - len(head) - len(gate))
+    looks = _STYLES.get(answer.state, "bold yellow"), _STYLES.get(answer.gate, "")
+    rows = [Text.assemble((head, looks[0]), room, (gate, looks[1]))]
     for line in answer.lines:
         if line.kind == "bill":
             continue
@@ -118,11 +115,9 @@ def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
     rows = [Text(heading, "bold"), *(_row(text, width) for text in told)]
     if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
         rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
-    head = "  {:<{}} {:>9} {:>7} {:>16}  {}".format(
-        tables.CANDIDATES[0].lower(), named, *map(str.lower, tables.CANDIDATES[1:])
-    )
     if any(answer_of(artifact).line("rates") for artifact in ordered):
-        rows.append(Text(head, "bold"))
+        first, *others = map(str.lower, tables.CANDIDATES)
+        rows.append(Text("  {:<{}} {:>9} {:>7} {:>16}  {}".format(first, named, *others), "bold"))
     for artifact in ordered:
         answer = answer_of(artifact)
         name, share, difference, between, said = tables.candidate_row(artifact, " here")
@@ -162,17 +157,16 @@ def _fitted(rows: list[Text], place: str, bill: str, width: int, most: int) -> R
     else:
         every = [*rows, *([_row(bill, width)] if bill else []), _typed(place)]
     for kept, number in product((3, 2, 1), range(len(every) - 1, 0, -1)):
-        if sum(_height(row, width) for row in every) <= most:
+        if (
+            sum(max(1, math.ceil(len(line) / width)) for row in every for line in row.plain.split("\n"))
+            <= most
+        ):
             break
         lines = every[number].plain.split("\n")
         if len(lines) > kept:
             lines[kept - 1] = f"{lines[kept - 1][: width - 2]} …"
             every[number] = Text("\n".join(lines[:kept]), every[number].style)
     return Group(*every)
-
-
-def _height(row: Text, width: int) -> int:
-    return sum(max(1, math.ceil(len(line) / width)) for line in row.plain.split("\n"))
 
 
 def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
@@ -205,7 +199,7 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
         yield _text(artifact.reason)
         return
     yield _arms(artifact)
-    for table in (*_efficiency(artifact), *_groups(artifact), *_changes(artifact)):
+    for table in (*_shares_and_groups(artifact), *_changes(artifact)):
         yield Text("")
         yield table
     yield Text("")
@@ -220,21 +214,16 @@ def _arms(artifact: Artifact) -> Table:
         rows.append((label, before, after, difference))
         if label == "Attempts passed" and (interval := artifact.interval):
             level = level_text(interval.level)
-            like_these, this_suite = (
-                tables.between(interval.tasks_like_these),
-                tables.between(interval.exactly_this_suite),
-            )
-            rows.append((f"  {level} interval, tasks like these", "", "", like_these))
-            rows.append((f"  {level} interval, exactly this suite", "", "", this_suite))
+            name, bounds = f"  {level} interval", (interval.tasks_like_these, interval.exactly_this_suite)
+            rows.append((f"{name}, tasks like these", "", "", tables.between(bounds[0])))
+            rows.append((f"{name}, exactly this suite", "", "", tables.between(bounds[1])))
     return _table(("", "baseline", "candidate", "difference"), rows)
 
 
-def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
+def _shares_and_groups(artifact: Artifact) -> Iterable[RenderableType]:
+    """What the candidate takes as a share of the baseline, and both arms in each group."""
     if rows := tables.efficiency(artifact):
         yield _table(rows[0], rows[1:])
-
-
-def _groups(artifact: Artifact) -> Iterable[RenderableType]:
     for title, rows in tables.groups(artifact).items():
         if len(rows) > 1:
             # Time-outs and cost would need more than 80 columns.
@@ -250,10 +239,9 @@ def _changes(
     clear = {change for change in artifact.changes if _is_clear(change, intervals)}
     changes = [one for one in artifact.changes if one in clear or abs(one.difference) >= BROKEN - 1e-9]
     if not changes:
-        if others := len(artifact.changes):
-            yield _text(
-                f"{counted(others, 'task')} changed, none by half of its attempts or by more than chance."
-            )
+        if artifact.changes:
+            tasks = counted(len(artifact.changes), "task")
+            yield _text(f"{tasks} changed, none by half of its attempts or by more than chance.")
         return
     names = sentences.short_models(artifact.models) if sentences.by_model(artifact) else {}
     columns = ["tasks that changed most", before, after, "p (corrected)"]
