@@ -40,8 +40,14 @@ OF_RUN = (
 )
 # Artifacts of 0.1.0 lack the last two.
 _TAKEN_OVER = (
-    *("task_suite", "models", "pass_k", "margin", "gate", "gate_cost"),
-    *("weak_baseline", "eval_threshold"),
+    "task_suite",
+    "models",
+    "pass_k",
+    "margin",
+    "gate",
+    "gate_cost",
+    "weak_baseline",
+    "eval_threshold",
 )
 
 
@@ -58,7 +64,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         raise UnknownRun(
             f"{places.records(earlier)}: the run's records are not there; nothing to judge again"
         )
-    options = _options(first, places, wishes)
+    options, facts = _options(first, places, wishes), first.environment.model_extra or {}
     whole = _suite(first, wishes)
     suite, warnings = _known_tasks(whole, places, earlier)
     return Plan(
@@ -75,11 +81,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         whole_suite=whole.tasks,
         rejudged_from=earlier,
         baseline_kind=first.baseline,
-        environment={
-            name: str(value)
-            for name, value in (first.environment.model_extra or {}).items()
-            if name.startswith("git_")
-        },
+        environment={name: str(value) for name, value in facts.items() if name.startswith("git_")},
         source=Source.of(first),
     )
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -82,12 +83,8 @@ class Local:
         environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(scratch)}
         # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
         environment.pop("UPLIFT_METRICS_PORT", None)
-        self.worker = _start(
-            [sys.executable, "-P", "-m", "workers"],
-            signal.SIGKILL,
-            environment=environment,
-            log=self.folder / "worker.log",
-        )
+        argv = [sys.executable, "-P", "-m", "workers"]
+        self.worker = _start(argv, signal.SIGKILL, self.folder / "worker.log", env=environment)
 
     def check(self) -> None:
         """Raise when the server has died, or the worker cannot live.
@@ -241,7 +238,7 @@ def _start_server(folder: Path) -> Local:
     }
     argv = [server_binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
     # SIGTERM lets the server write its data and remove its socket, even when nobody is left to do so.
-    server = _start(argv, signal.SIGTERM, log=folder / "server.log", umask=0o077)
+    server = _start(argv, signal.SIGTERM, folder / "server.log", umask=0o077)
     return Local(f"unix://{socket}", folder, server)
 
 
@@ -274,29 +271,11 @@ def _socket_path() -> Path:
     raise NoServer(f"the path of a socket in {tempfile.gettempdir()} is too long; set TMPDIR to a short one")
 
 
-def _start(
-    argv: list[str],
-    at_death: signal.Signals,
-    *,
-    environment: dict[str, str] | None = None,
-    log: Path,
-    umask: int = -1,
-) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own that gets `at_death` when this process is gone.
-
-    A `umask` of -1 is our own.
-    """
+def _start(argv: list[str], at_death: signal.Signals, log: Path, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own that gets `at_death` when this process is gone; `how` is Popen's."""
     with open_to_write(log, "ab") as output:
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            umask=umask,
-            preexec_fn=_dying_with_parent(at_death),
-        )
+        how |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "start_new_session": True}
+        process = subprocess.Popen(argv, preexec_fn=_dying_with_parent(at_death), **how)
     if sys.platform != "linux":  # a process that waits for our end of a pipe to close, then ends the child
         code = f"import os,sys; sys.stdin.read(); os.kill({process.pid}, {int(at_death)})"
         watchdog = [sys.executable, "-I", "-c", code]
