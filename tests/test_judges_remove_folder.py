@@ -90,7 +90,7 @@ def test_a_private_worker_starts_over_what_a_killed_one_left(
 ) -> None:
     started: list[str] = []
     monkeypatch.setattr(
-        private_server, "_start", lambda *_, environment, **__: started.append(environment["TMPDIR"])
+        private_server, "_start", lambda *_, env, **__: started.append(env["TMPDIR"])
     )
 
     def act() -> None:
