@@ -407,6 +407,7 @@ def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
+    done, in_flight = f"{facts['done']:,} of {facts['total']:,}", f"{facts['in_flight']:,}"
     by_model = facts["in_flight_by_model"]
     short = short_models(by_model)
     models = ", ".join(f"{count:,} of {short[model]}" for model, count in by_model.items())
@@ -415,16 +416,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", state_text(facts["state"]) + (f": {facts['why']}" if "why" in facts else "")),
         ("created", facts["created_at"]),
         ("suite", _text(facts["suite"])),
-        (
-            "attempts",
-            f"{facts['done']:,} of {facts['total']:,}" + (f", about {clock(left)} left" if left else ""),
-        ),
+        ("attempts", f"{done}, about {clock(left)} left" if left else done),
         ("cost", _cost(facts)),
         # Parts and their sum come from the same heartbeats; the run's own count is newer.
-        (
-            "in flight",
-            f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}",
-        ),
+        ("in flight", f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else in_flight),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
         *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),

@@ -214,10 +214,8 @@ def _watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> lis
         if not written:
             raise
     if server.local is not None:
-        going_on = (
-            artifact.answer and artifact.answer.next.command[:1] == ["resume"] for artifact in written
-        )
-        server.local.forget = not any(going_on)
+        next_commands = [artifact.answer.next.command for artifact in written if artifact.answer]
+        server.local.forget = not any(command[:1] == ["resume"] for command in next_commands)
     return written
 
 

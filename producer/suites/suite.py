@@ -85,16 +85,14 @@ def _checked(document: Document, path: Path) -> Suite:
     content = document.root.value
     defaults = content.get("defaults", {})
     sees = rules.SEES_SINCE.get(content["version"])
-    tasks = tuple(
-        Task.model_validate({**defaults, **task}, context={"sees": sees}) for task in content["tasks"]
-    )
+    tasks = ({**defaults, **task} for task in content["tasks"])
     return Suite(
         path=path,
         folder=path.parent,
         skill_id=content["skill_id"],
         version=content["version"],
         description=content.get("description", ""),
-        tasks=tasks,
+        tasks=tuple(Task.model_validate(task, context={"sees": sees}) for task in tasks),
         warnings=tuple(map(str, document.problems(_doubts(document.root)))),
         hints=tuple(map(str, document.problems(_hints(document.root)))) if sees is None else (),
     )
