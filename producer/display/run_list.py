@@ -26,8 +26,17 @@ from judges.inside import remove_folder
 from judges.safe_text import did_you_mean
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
-from producer.server import connect, private_server
-from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
+from producer.server import (
+    OUT_OF_REACH,
+    NoTrace,
+    Server,
+    ServerNotRunning,
+    is_held,
+    is_left,
+    joining,
+    open_server,
+    taking_over,
+)
 from producer.state_root import Places, finished, run_of
 from workers.store.redis_client import versions
 from workers.store.redis_client import workers as known_workers
@@ -100,12 +109,12 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
     for run_id in places.run_ids("embedded"):
         row, state = None, "starting"
         try:
-            with connect.joining(places, run_id, None) as server:
+            with joining(places, run_id, None) as server:
                 row = _server_row(server, run_id)
         except ServerNotRunning:
             state = "interrupted"
             try:
-                with connect.taking_over(places, run_id) as server:
+                with taking_over(places, run_id) as server:
                     row = _server_row(server, run_id)
             except NoTrace:
                 continue
@@ -154,11 +163,11 @@ def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRec
         raise UnknownRun(f"run {run_id} made no attempt: {ended[0].reason}")
     try:
         if not exists(path):
-            with connect.joining(places, run_id, broker) as server:
+            with joining(places, run_id, broker) as server:
                 return read(server)
     except ServerNotRunning:
         if not exists(path):  # else its owner has brought them home since
-            with connect.taking_over(places, run_id) as server:
+            with taking_over(places, run_id) as server:
                 return read(server)
     return list(read_jsonl(path))
 
@@ -201,7 +210,7 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
     embedded = places.embedded(run_id)
     known, artifacts = [places.run(run_id), embedded], finished(places, run_id)
-    if not private_server.is_left(embedded) if artifacts else private_server.is_held(embedded):
+    if not is_left(embedded) if artifacts else is_held(embedded):
         raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False
     if broker is not None:
@@ -256,13 +265,13 @@ def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     if artifacts and artifacts[0].status in ("finished", "weak_baseline"):
         return _over(run_id, artifacts)
     try:
-        with connect.joining(places, run_id, broker) as server:
+        with joining(places, run_id, broker) as server:
             return _on_server(server, run_id, artifacts)
     except ServerNotRunning:
         if artifacts := finished(places, run_id):
             return _over(run_id, artifacts)
     facts: dict[str, Any] = {"run": run_id}
-    with suppress(*OUT_OF_REACH), connect.taking_over(places, run_id) as server:
+    with suppress(*OUT_OF_REACH), taking_over(places, run_id) as server:
         facts = _on_server(server, run_id, [])
     return {**facts, "state": "interrupted", "next": places.command("resume", run_id)}
 

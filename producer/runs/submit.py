@@ -16,7 +16,7 @@ from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse, look_up
 from producer.plan import Plan, mounts
 from producer.runs.watch import vanished
-from producer.server.connect import Server
+from producer.server import Server
 from workers.models.choose import Need, asked, graders, is_agent, lacking, needs, usable
 from workers.models.prices import attempt_estimate, longest_answer
 from workers.rounds.finish import aggregate, finish
