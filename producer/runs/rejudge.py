@@ -40,14 +40,8 @@ OF_RUN = (
 )
 # Artifacts of 0.1.0 lack the last two.
 _TAKEN_OVER = (
-    "task_suite",
-    "models",
-    "pass_k",
-    "margin",
-    "gate",
-    "gate_cost",
-    "weak_baseline",
-    "eval_threshold",
+    *("task_suite", "models", "pass_k", "margin", "gate", "gate_cost"),
+    *("weak_baseline", "eval_threshold"),
 )
 
 
@@ -101,9 +95,8 @@ def _note_grounds(made: Plan, places: Places) -> None:
     same = {task.id for task in made.suite.tasks if not is_other_question(task, asked[task.id])}
     now = fingerprints.of(made)
     tasks = {task: content for task, content in now.tasks.items() if task in same}
-    fingerprints.write(
-        places, made.run_id, noted.model_copy(update={"tasks": tasks, "judge_model": now.judge_model})
-    )
+    noted = noted.model_copy(update={"tasks": tasks, "judge_model": now.judge_model})
+    fingerprints.write(places, made.run_id, noted)
 
 
 def _options(first: Artifact, places: Places, wishes: RunSettings) -> RunSettings:

@@ -226,7 +226,5 @@ def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
         node = task.get("id")
         if node is not None and isinstance(node.value, str) and node.value in left:
             findings.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
-    return [
-        *map(str, document.problems(findings)),
-        *(f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()),
-    ]
+    nowhere = [f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()]
+    return [*map(str, document.problems(findings)), *nowhere]
