@@ -44,7 +44,7 @@ _SHOWN_FILES = 3
 class PlannedArm:
     """An arm and what it is given; `score` is the ranking's for a candidate of a pipeline.
 
-    A candidate that is not run has the verdict for that, and why.
+    A candidate that is not run has the verdict for that, and why. A baseline that git has, has its `commit`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class PlannedArm:
     score: float | None = None
     verdict: Literal["skipped", "error"] | None = None
     reason: str = ""
+    commit: str = ""
 
 
 # Makes a baseline that lies in no folder; it is told which files no agent may read.
@@ -85,7 +86,7 @@ class Plan:
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
     `recorded` has the answers of `replay:` models.
     `blessed` holds the baseline's records where a file has them all, so that none is run. `environment` says which
-    commit and branch the skill is at.
+    commit and branch the skill is at, and from which commit the baseline is.
     """
 
     run_id: str
@@ -111,6 +112,13 @@ class Plan:
     @property
     def baseline(self) -> PlannedArm | None:
         return next((arm for arm in self.arms if arm.name == "baseline"), None)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said before the run: the commit that the baseline is from, and all warnings."""
+        commit = self.environment.get("baseline_commit")
+        said = [f"the baseline is the skill at {plain(str(self.options.baseline), 80)}, commit {commit}"]
+        return (*(said if commit else ()), *self.warnings)
 
     @property
     def bundles(self) -> list[Bundle]:

@@ -24,10 +24,9 @@ from aggregate.artifact.model import AnswerLine, Artifact, LineKind, Needed, loa
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
-from aggregate.report.answer_block import answer_block
 from aggregate.report.charts import axis
 from aggregate.report.result_tables import Material, candidate_row, groups, moved, next_of, ranked, shared
-from aggregate.report.terminal import result_table
+from aggregate.report.terminal import answer_block, result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
 from producer.display import run_list

@@ -13,9 +13,8 @@ from aggregate.formulas.verdict import ERRORS_ALLOWED
 from aggregate.records.run_info import BASELINE
 from aggregate.text.formats import counted, plain, points, rate, size_in_points
 
-HEADROOM = (
-    0.10  # a pass rate this near to 1 or 0 leaves hardly anything to gain, or nothing that was ever met
-)
+# A pass rate this near to 1 or 0 leaves hardly anything to gain, or nothing that was ever met.
+HEADROOM = 0.10
 _RARELY = 0.5
 _ONE_SIDED = 0.05  # more attempts of one arm than of the other that ended without an answer
 _FEWEST = 3  # attempts
@@ -71,9 +70,7 @@ def _lost(code: CauseCode, words: str, remedy: str, artifact: Artifact) -> Itera
         return
     gap = abs(lost / mine.n - also / other.n)
     one_sided = abs(lost - also) >= _FEWEST and gap >= max(_ONE_SIDED, abs(artifact.attempt_delta or 0.0) / 2)
-    many = code == "errors" and any(
-        count * ERRORS_ALLOWED > arm.n for count, arm in ((lost, mine), (also, other))
-    )
+    many = code == "errors" and (lost * ERRORS_ALLOWED > mine.n or also * ERRORS_ALLOWED > other.n)
     if one_sided or many:
         text = f"{lost} of {mine.n} candidate and {also} of {other.n} baseline attempts {words}"
         if one_sided and not many:

@@ -479,9 +479,7 @@ class TaskResult:
     accuracy_range: Number | None
     cost_usd: Number | None
     failure: str | None = None  # what the judge said of the first attempt that did not pass
-    missed: list[str] = field(
-        default_factory=list
-    )  # expected strings and criteria that this attempt did not meet
+    missed: list[str] = field(default_factory=list)  # strings and criteria that this attempt did not meet
 
     @property
     def said(self) -> str:
@@ -573,17 +571,8 @@ class RunVerdict(_Block):
     could_miss: MissedLoss | None = None
 
 
-AnswerState = Literal[
-    "better",
-    "no_worse",
-    "worse",
-    "cannot_tell",
-    "nothing_to_learn",
-    "no_result",
-    "cancelled",
-    "skipped",
-    "alone",
-]
+ComparedState = Literal["better", "no_worse", "worse", "cannot_tell", "nothing_to_learn"]
+AnswerState = Literal[ComparedState, "no_result", "cancelled", "skipped", "alone"]
 LineKind = Literal[
     "what",
     "why",
@@ -774,7 +763,7 @@ class RunsCompared(Differences, Rates, Sizes):
 
     first_run: SideRates
     second_run: SideRates
-    decision: DecisionName | None
+    decision: DecisionName
     decision_reason: str
     margin: Number
     models: list[str]

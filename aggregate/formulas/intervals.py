@@ -337,9 +337,8 @@ def _posterior(rates: Floats, attempts: Floats) -> tuple[float, float]:
 @lru_cache(maxsize=4096)
 def _beta_difference_bounds(a: float, b: float, c: float, d: float, level: float) -> tuple[float, float]:
     """Equal-tailed bounds of X - Y for X ~ Beta(a, b), Y ~ Beta(c, d)."""
-    if beta_variance(a, b) < beta_variance(
-        c, d
-    ):  # integrate over the narrower one: the other's CDF is smooth there
+    # Integrate over the narrower one: the other's CDF is smooth there.
+    if beta_variance(a, b) < beta_variance(c, d):
         low, high = _beta_difference_bounds(c, d, a, b, level)
         return -high, -low
     tail = max((1 - level) / 2, _SMALLEST_TAIL)

@@ -104,28 +104,29 @@ class Unit:
 
     task: str
     model: str
-    tier: str | None
-    judge: str | None
     baseline: TaskResult | None
     candidate: CandidateResult | None
 
     @property
+    def sides(self) -> list[TaskResult]:
+        """The arms that have an attempt, baseline first."""
+        return [side for side in (self.baseline, self.candidate) if side is not None]
+
+    @property
     def difference(self) -> float | None:
         """Candidate's attempt pass rate minus the baseline's; None unless both were judged."""
-        sides = (self.candidate, self.baseline)
-        rates = [side.passes / side.judged for side in sides if side is not None and side.judged]
-        return rates[0] - rates[1] if len(rates) == 2 else None
+        rates = [side.passes / side.judged for side in self.sides if side.judged]
+        return rates[1] - rates[0] if len(rates) == 2 else None
 
     @property
     def flags(self) -> list[str]:
         """What is remarkable: the candidate never passed though judged, the rates differ, scores vary, errors."""
-        sides = [side for side in (self.candidate, self.baseline) if side is not None]
-        spreads = [side.accuracy_range for side in sides if side.accuracy_range is not None]
+        spreads = [side.accuracy_range for side in self.sides if side.accuracy_range is not None]
         holds = {
             "failed": self.candidate is not None and self.candidate.passed is False,
             "changed": bool(self.difference),
             "flaky": any(spread > FLAKY_RANGE + _TOLERANCE for spread in spreads),
-            "errors": any(side.errors > 0 for side in sides),
+            "errors": any(side.errors > 0 for side in self.sides),
         }
         return [name for name, is_so in holds.items() if is_so]
 
@@ -134,14 +135,7 @@ def units(artifact: Artifact) -> list[Unit]:
     """Every (task, model) of a run in order of their names."""
     mine = {(result.task_id, result.model): result for result in artifact.candidate_results}
     other = {(result.task_id, result.model): result for result in artifact.baseline_results}
-    return [_unit(key, other.get(key), mine.get(key)) for key in sorted(mine.keys() | other.keys())]
-
-
-def _unit(key: tuple[str, str], baseline: TaskResult | None, candidate: CandidateResult | None) -> Unit:
-    sides = [side for side in (baseline, candidate) if side is not None]
-    tier = next((side.tier for side in sides if side.tier), None)
-    judge = next((side.judge for side in sides if side.judge), None)
-    return Unit(*key, tier, judge, baseline, candidate)
+    return [Unit(*key, other.get(key), mine.get(key)) for key in sorted(mine.keys() | other.keys())]
 
 
 def read_tasks(path: Path) -> dict[str, TaskText]:

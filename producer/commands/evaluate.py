@@ -148,8 +148,8 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")
-    for warning in plan.warnings:
-        typer.echo(f"uplift: {plain(warning)}", err=True)
+    for remark in plan.remarks:
+        typer.echo(f"uplift: {plain(remark)}", err=True)
 
 
 def report_and_exit(
@@ -189,8 +189,7 @@ def _show(artifacts: Sequence[Artifact], places: Places, *, details: bool) -> No
     """The tables where they are asked for, then the answer."""
     from rich.console import Console
 
-    from aggregate.report.answer_block import answer_block
-    from aggregate.report.terminal import result_table
+    from aggregate.report.terminal import answer_block, result_table
     from producer.runs.collect import placed
 
     console = Console(stderr=True, highlight=False)

@@ -41,7 +41,7 @@ def init(as_json: Json = False) -> None:
         )
     typer.echo(f"\nTry it now, without a model and without a key:\n\n  {started.command}\n")
     typer.echo(f"Then write real tasks into {started.suite}, and leave --mock out to ask Claude Code.")
-    typer.echo("After an edit, compare with the last commit: uplift evaluate --baseline git:HEAD")
+    typer.echo("Commit it; after an edit, compare with that: uplift evaluate --baseline git:HEAD")
 
 
 def import_(

@@ -104,7 +104,10 @@ def planned(options: RunSettings, *, run_id: str | None = None, suite: Suite | N
     named, place = options.baseline or "", options.skill_path or options.ranking or Path()
     baseline = partial(git.arm, named, place) if named.startswith(git.PREFIX) else None
     plan = make(options, run_id=run_id, suite=suite, baseline=baseline)
-    plan = replace(plan, environment=git.facts(place if place.is_dir() else place.parent))
+    environment = git.facts(place if place.is_dir() else place.parent)
+    if plan.baseline and plan.baseline.commit:
+        environment["baseline_commit"] = plan.baseline.commit
+    plan = replace(plan, environment=environment)
     return with_baseline(plan, options.baseline_artifact) if options.baseline_artifact else plan
 
 

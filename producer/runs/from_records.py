@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from aggregate.artifact import build, two_runs
+from aggregate.artifact import build, comparison
 from aggregate.artifact.model import Artifact, RunsCompared
 from aggregate.records import frames
 from aggregate.records.jsonl import RecordsError, read_jsonl
@@ -68,7 +68,7 @@ def compare_runs(first: str, second: str, places: Places, *, margin: float) -> R
     for name in (first, second):
         _check_whole(name, places)
     try:
-        return two_runs.compare(one, other, margin=margin)
+        return comparison.compare(one, other, margin=margin)
     except ValueError as problem:
         raise InvalidOption(str(problem)) from None
 

@@ -228,7 +228,7 @@ def submit(
     the server stay away.
     """
     store = server.store
-    for warning in (*redis_client.check(store.client), check_size(store, plan, reuse), *plan.warnings):
+    for warning in (*redis_client.check(store.client), check_size(store, plan, reuse), *plan.remarks):
         if warning:
             say(warning)
     if reuse.cached:

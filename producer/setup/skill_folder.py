@@ -257,7 +257,7 @@ def _files(skill_id: str, description: str) -> Iterator[tuple[str, str | bytes]]
         yield f"{FOLDER}/fixtures/{name}", _template(name)
     yield f"{FOLDER}/{rules.SCHEMA_FILE}", rules.schema_text()
     suite = _template("suite.yaml").replace("@skill_id@", json.dumps(skill_id, ensure_ascii=False))
-    yield SUITE, suite.replace("@suite@", SUITE).replace("@skill@", ".").replace("@description@", shown)
+    yield SUITE, suite.replace("@description@", shown)
 
 
 def _workflow(name: str, place: str, suite: str, source: str | None) -> str:
