@@ -161,10 +161,8 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool =
         return {task.id: digest_of(frozenset(map(posixpath.normpath, task.files))) for task in tasks}
     named = {task.id: frozenset(_named(task)) for task in tasks}
     shared = frozenset(paths).difference(*named.values())
-    return {
-        task.id: digest([digest_of(named[task.id]), digest_of(shared) if _runs_code(task) else None])
-        for task in tasks
-    }
+    beside = {task.id: digest_of(shared) if _runs_code(task) else None for task in tasks}
+    return {task.id: digest([digest_of(named[task.id]), beside[task.id]]) for task in tasks}
 
 
 def _runs_code(task: Task) -> bool:

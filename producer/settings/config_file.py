@@ -72,10 +72,8 @@ def looks_secret(key: str, value: object) -> bool:
     """Whether a setting holds a secret, by its name, its look, or because the environment calls it one."""
     if not isinstance(value, str) or not value:
         return False
-    known = any(secret in value for secret in secrets(os.environ))
-    return bool(
-        known or _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
-    )
+    looks = _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
+    return bool(looks) or any(secret in value for secret in secrets(os.environ))
 
 
 def _secrets(value: object, steps: Steps) -> Iterator[Broken]:

@@ -159,7 +159,7 @@ def _state_root(root: Path) -> Iterator[Check]:
 def _private_server() -> Check:
     import subprocess
 
-    from producer.server.private_server import NoServer, server_binary
+    from producer.server import NoServer, server_binary
 
     try:
         binary = server_binary()

@@ -412,9 +412,8 @@ def _wrong_file(path: str, home: Path) -> str | None:
     except OSError as failed:
         return f"{shown(path)} cannot be read: {failed.strerror}; mend or remove it"
     if not stat.S_ISREG(mode):
-        return (
-            f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; must be a file"
-        )
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        return f"{shown(path)} is {what}; must be a file"
     if not os.access(real, os.R_OK):
         return f"{shown(path)} cannot be read: Permission denied; make it readable"
     return None
