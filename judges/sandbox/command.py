@@ -68,6 +68,15 @@ TICK_SECONDS = 0.1
 _MOST_EXAMINEES = 4  # of one command at a time; others wait
 
 Ending = Literal["exited", "timeout", "output", "memory", "disk", "cancelled"]
+# In words, where the command did not end by itself.
+ENDINGS = {
+    "timeout": "timed out",
+    "output": "printed or reported more than is allowed",
+    "memory": "used more memory than is allowed",
+    "disk": "wrote more to disk than is allowed",
+    "cancelled": "cancelled",
+}
+LAST_WORDS_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -132,6 +141,11 @@ class SandboxResult:
     seconds: float
     sandboxed: bool
     error: str | None = None
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the command printed."""
+        return self.output.decode(errors="replace").strip()[-LAST_WORDS_CHARACTERS:]
 
 
 @dataclass(frozen=True)
