@@ -461,7 +461,7 @@ def check(text):
     assert [path.name for path in workspace().iterdir()] == ["kept"]
     assert run_python("import os; print(os.listdir(os.environ['AI_WORKSPACE']))").stdout == "['kept']\\n"
     ran = run_python({code!r}, timeout=60)
-    return 0.25, json.dumps([ran.exit_code, ran.stdout.splitlines(), ran.stderr])
+    return 0.25, json.dumps([ran.exit_code, ran.stdout.splitlines(), ran.stderr.splitlines()])
 
 if __name__ == "__main__":
     print(json.dumps(dict(zip(("score", "reason"), check(sys.stdin.read())))))
@@ -483,10 +483,11 @@ async def test_functions_and_programs_run_code_apart_as_tests_do(
 ) -> None:
     needs(way)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    exposed = way == "plain" and not ROOT
+    # What an ordinary user without a sandbox cannot be kept from: it ends the whole judgment, which then fails.
+    ends_all = {LIMITS, "descriptors by way of /proc"} if way == "plain" and not ROOT else set()
     # What finds the secret comes last: it is in the memory of these processes then.
     names = sorted(ATTACKS, key=lambda name: (name == LIMITS, name in NOT_HELD_WITHOUT_SANDBOX))
-    attacks = {name: dedent(ATTACKS[name]) for name in names if name != LIMITS or not exposed}
+    attacks = {name: dedent(ATTACKS[name]) for name in names if name not in ends_all}
     suite = a_suite(tmp_path, checks=CHECKS.format(code=PRELUDE + IN_FORKS.format(attacks=attacks)))
     (suite / "fixtures" / "expected.txt").write_text(f"SECRET-{secrets.token_hex(8)}")
     (tmp_path / "left").mkdir()
@@ -496,9 +497,11 @@ async def test_functions_and_programs_run_code_apart_as_tests_do(
     )
     spec = TypeAdapter(JudgeSpec).validate_python(check)
     judgment = await judge(spec, Completion(text="an answer"), nobody, workspace)
-    assert (judgment.passed, judgment.score, judgment.error) == (False, 0.25, None), judgment
-    exit_code, found, stderr = json.loads(judgment.details.partition("0.70: ")[2])
-    assert (exit_code, stderr) == (0, ""), judgment.details
+    assert (judgment.passed, judgment.score, judgment.error) == (False, 0.25, None), judgment.details
+    exit_code, *printed = json.loads(judgment.details.partition("0.70: ")[2])
+    # As an ordinary user, a fork can also write to what the code itself prints to.
+    found, complaints = ([line for line in lines if "FORGED" not in line] for lines in printed)
+    assert (exit_code, complaints) == (0, []), judgment.details
     assert set(found) == (NOT_HELD_WITHOUT_SANDBOX if way == "plain" else set())
 
 
