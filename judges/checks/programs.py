@@ -108,7 +108,7 @@ def _said(spec: CommandCheck, result: SandboxResult) -> Judgment:
     if result.exit_code is None or result.exit_code > 128:
         return _failed(spec, f"ended by signal {(result.exit_code or 128) - 128}", result)
     if result.exit_code:
-        why = result.last_words or printed[-command.LAST_WORDS_CHARACTERS:]
+        why = result.last_words or printed[-command.LAST_WORDS_CHARACTERS :]
         said = f"exit code {result.exit_code}" + (f": {why}" if why else "")
         # One that crashed, or has another complaint than "no", has not looked to the end.
         broke_off = result.exit_code > 1 or b"Traceback (most recent call last)" in result.output
@@ -119,7 +119,7 @@ def _said(spec: CommandCheck, result: SandboxResult) -> Judgment:
         except NotJson as problem:
             return _failed(spec, f"what it printed is {problem}")
         return _scored(spec, told.get("score"), told.get("reason"))
-    return yes_or_no(spec.type, True, printed[-command.LAST_WORDS_CHARACTERS:] or "exit code 0")
+    return yes_or_no(spec.type, True, printed[-command.LAST_WORDS_CHARACTERS :] or "exit code 0")
 
 
 def _scored(spec: PythonFunction | CommandCheck, value: Any, reason: Any) -> Judgment:
