@@ -73,10 +73,11 @@ class _Stored(BaseModel):
 
 
 class Refusals(_Stored):
-    """How many connections of an agent to a host were refused: it may not reach that host."""
+    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
 
     host: str
     connections: Tally
+    local: bool = False
 
 
 class Completion(_Stored):

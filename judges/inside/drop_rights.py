@@ -178,7 +178,7 @@ def _stay_first_process(settings: RightsSettings) -> RightsSettings:
 
 
 def _hand_over_ports(settings: RightsSettings) -> None:
-    """Listen on loopback in a network that holds nothing else, for who is outside of it: a socket stays in its network."""
+    """Listen in this network for a process outside of it: a socket belongs to the network that it was made in."""
     with ExitStack() as opened:
         channel = opened.enter_context(socket.socket(fileno=settings.sockets_fd))
         servers = [opened.enter_context(socket.create_server(("127.0.0.1", port))) for port in settings.ports]

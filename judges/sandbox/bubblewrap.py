@@ -1,8 +1,9 @@
 """Start a process under bubblewrap: the only place that knows how judges' commands and agents are confined.
 
 A `SandboxDescription` says what a process may read and write. Besides that it sees the system's programs and
-libraries and a few files of /etc, all of it read-only; some folders are empty, its own, and small. It has no network
-but a loopback of its own, and no home folder. Under a root worker it is not root: see `drop_rights`, the first program inside.
+libraries and a few files of /etc, all of it read-only; some folders are empty, its own, and small. It has no home
+folder, and a network of its own in which nobody else is. Under a root worker it is not root: see `drop_rights`, the
+first program inside.
 """
 
 from __future__ import annotations

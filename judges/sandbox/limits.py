@@ -39,7 +39,7 @@ class SandboxLimits:
 
 
 class Cgroup:
-    """A cgroup with limits, of which memory and processes count `share` times; a command leaves a processor to others."""
+    """A cgroup with limits, of which memory and processes count `share` times; it leaves a processor to others."""
 
     def __init__(self, parent: Path, limits: SandboxLimits, share: int) -> None:
         _remove_those_of_dead_workers(parent)

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 from judges.judgment import Completion, Refusals
 from workers.models.model import ModelError, ModelTimedOut, Request, without_secrets
@@ -34,7 +34,9 @@ MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64  # of one agent at once; others wait in the kernel
 _MAX_HOSTS = 50  # that are told apart
 _HEAD_SECONDS, _CONNECT_SECONDS, _CLOSE_SECONDS = 10.0, 30.0, 5.0
-_PAUSE_SECONDS = 0.1  # for which what was refused keeps its place: an agent in a loop must not keep this process busy
+_PAUSE_SECONDS = (
+    0.1  # for which what was refused keeps its place: an agent in a loop must not keep this process busy
+)
 _CHUNK_BYTES = 65536
 _PROXY_PORT = 3128
 _LEAST_PORT = 1024  # below which a process without rights cannot listen
@@ -53,7 +55,11 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Refused(Exception):
-    """The agent may not reach the host."""
+    """The agent may not reach the host; `local`: it is this machine, or of a network around it."""
+
+    def __init__(self, *, local: bool) -> None:
+        super().__init__()
+        self.local = local
 
 
 @dataclass(frozen=True)
@@ -64,19 +70,23 @@ class _Wanted:
     port: int
     head: bytes = b""
 
+    @property
+    def authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass
 class AgentNetwork:
-    """What one agent may reach, by host and port, and how often it was refused what else it tried."""
+    """What one agent may reach, by host and port, and how often it was refused other hosts, and which were local."""
 
     own: frozenset[tuple[str, int]] = frozenset()
     granted: frozenset[tuple[str, int]] = frozenset()
     internet: bool = False
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
     @property
     def ports(self) -> dict[int, _Wanted | None]:
-        """The ports to listen on inside, and where each leads: the proxy's first, then the provider's on this machine."""
+        """The ports to listen on inside, and where each leads: first the proxy's, then those of a local provider."""
         own = sorted(one for one in self.own if one[0] in _THIS_MACHINE and one[1] >= _LEAST_PORT)
         taken = {port for _, port in own}
         proxy = next(port for port in range(_PROXY_PORT, _PROXY_PORT + len(taken) + 1) if port not in taken)
@@ -94,12 +104,13 @@ class AgentNetwork:
             return True
         if self.internet or (host, port) in self.granted:
             return False
-        raise _Refused
+        raise _Refused(local=_is_local(host))
 
-    def count(self, host: str) -> None:
+    def count(self, host: str, *, local: bool) -> None:
         """Note that a connection was refused."""
-        name = without_secrets(host)
-        self.refused[name if name in self.refused or len(self.refused) < _MAX_HOSTS else "others"] += 1
+        host = without_secrets(host)
+        known = (host, local) in self.refused or len(self.refused) < _MAX_HOSTS
+        self.refused[host if known else "others", local] += 1
 
     async def told(self, asking: Awaitable[Completion]) -> Completion:
         """Wait for an agent's answer; what it was refused is told in it, or behind the error."""
@@ -109,13 +120,16 @@ class AgentNetwork:
             if failed.completion is not None:
                 failed.completion = self._told(failed.completion)
             if self.refused and isinstance(failed, ModelError):
-                names = ", ".join(name for name, _ in self.refused.most_common(3))
-                failed.args = (f"{failed} (it may not reach {names}; see Network in docs/isolation.md)",)
+                hosts = ", ".join(host for (host, _), _ in self.refused.most_common(3))
+                failed.args = (f"{failed} (it may not reach {hosts}; see docs/isolation.md)",)
             raise
 
     def _told(self, completion: Completion) -> Completion:
-        refused = (Refusals(host=host, connections=times) for host, times in sorted(self.refused.items()))
-        return completion.model_copy(update={"refused": tuple(refused)})
+        refused = tuple(
+            Refusals(host=host, connections=times, local=local)
+            for (host, local), times in sorted(self.refused.items())
+        )
+        return completion.model_copy(update={"refused": refused}) if refused else completion
 
 
 def network_of(settings: ModelSettings, request: Request, providers: Iterable[str]) -> AgentNetwork:
@@ -136,7 +150,9 @@ def _places(names: Iterable[str]) -> frozenset[tuple[str, int]]:
     for name in names:
         with suppress(ValueError):
             parts = urlsplit(name if "://" in name else f"//{name}")
-            ports = [parts.port or _PORTS.get(parts.scheme)] if parts.port or parts.scheme else _PORTS.values()
+            ports = (
+                [parts.port or _PORTS.get(parts.scheme)] if parts.port or parts.scheme else _PORTS.values()
+            )
             found |= {(_plain(parts.hostname), port) for port in ports if parts.hostname and port}
     return frozenset(found)
 
@@ -229,8 +245,8 @@ class AgentProxy:
                     wanted = _parsed(await client.readuntil(b"\r\n\r\n"))
             async with asyncio.timeout(_CONNECT_SECONDS):
                 server, to_server = await self._connect(wanted)
-        except _Refused:
-            self._network.count(wanted.host if wanted else "")
+        except _Refused as refused:
+            self._network.count(wanted.host if wanted else "", local=refused.local)
             return "403 Forbidden"
         except (ValueError, asyncio.LimitOverrunError):
             return "400 Bad Request"
@@ -260,7 +276,7 @@ class AgentProxy:
                 raise
             addresses = []  # where all goes through a proxy, names may be known to it alone
         if not own and not all(map(_is_internet, addresses)):
-            raise _Refused
+            raise _Refused(local=True)
         if proxy is not None:
             return await _through(proxy, wanted)
         problem: OSError = OSError("no address")
@@ -274,7 +290,7 @@ class AgentProxy:
             here, there = (end[0] if end else None for end in ends)
             if not own and here == there:  # this machine, by an address that the internet knows
                 writer.close()
-                raise _Refused
+                raise _Refused(local=True)
             return server, writer
         raise problem
 
@@ -297,18 +313,19 @@ def _parsed(head: bytes) -> _Wanted:
     host, port = _plain(found["six"] or found["name"]), int(found["port"] or 80)
     if not host or not 0 < port < 65536:
         raise ValueError(target)
+    wanted = _Wanted(host, port)
     if tunnel:
-        return _Wanted(host, port)
+        return wanted
     path = found["path"] or "/"
     kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _OF_CONNECTION]
-    authority = f"[{host}]" if ":" in host else host
-    own = [f"{method} {path if path[0] == '/' else f'/{path}'} HTTP/1.1", f"Host: {authority}:{port}", "Connection: close"]
-    return _Wanted(host, port, b"\r\n".join([*(line.encode() for line in own), *kept, b"", b""]))
+    request = f"{method} {path if path[0] == '/' else f'/{path}'} HTTP/1.1"
+    own = [request, f"Host: {wanted.authority.removesuffix(':80')}", "Connection: close"]
+    return replace(wanted, head=b"\r\n".join([*(line.encode() for line in own), *kept, b"", b""]))
 
 
 def _upstream(wanted: _Wanted, scheme: Literal["http", "https"]) -> SplitResult | None:
     """The proxy by which the worker's environment sends such requests, if any."""
-    if wanted.host in _THIS_MACHINE or proxy_bypass_environment(f"{wanted.host}:{wanted.port}"):
+    if wanted.host in _THIS_MACHINE or proxy_bypass(f"{wanted.host}:{wanted.port}"):
         return None
     proxies = getproxies_environment()
     url = proxies.get(scheme) or proxies.get("all")
@@ -316,14 +333,15 @@ def _upstream(wanted: _Wanted, scheme: Literal["http", "https"]) -> SplitResult 
 
 
 async def _through(proxy: SplitResult, wanted: _Wanted) -> _Streams:
-    """A tunnel through another proxy. It is asked for tunnels alone: of two requests it might send the second elsewhere."""
+    """A tunnel through another proxy, which is asked for tunnels alone: a second request could be for another host."""
     if proxy.scheme not in _PORTS or proxy.hostname is None:
         raise OSError(f"proxies of the kind {proxy.scheme} are not supported")
     port, secure = proxy.port or _PORTS[proxy.scheme], proxy.scheme == "https"
-    server, writer = await asyncio.open_connection(proxy.hostname, port, ssl=secure or None, limit=MAX_HEAD_BYTES)
+    server, writer = await asyncio.open_connection(
+        proxy.hostname, port, ssl=secure or None, limit=MAX_HEAD_BYTES
+    )
     try:
-        authority = f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}"
-        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+        lines = [f"CONNECT {wanted.authority} HTTP/1.1", f"Host: {wanted.authority}"]
         if proxy.username is not None:
             known = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
             lines.append(f"Proxy-Authorization: Basic {b64encode(known.encode()).decode()}")
@@ -337,8 +355,15 @@ async def _through(proxy: SplitResult, wanted: _Wanted) -> _Streams:
     return server, writer
 
 
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine or an address of a network around it, as far as its name tells."""
+    with suppress(ValueError):
+        return not _is_internet(host)
+    return host in _THIS_MACHINE
+
+
 def _is_internet(address: str) -> bool:
-    """Whether an address is neither this machine's nor of a network around it, nor leads to such by another protocol."""
+    """Whether an address is neither of this machine nor of a network around it, and leads to none such."""
     known = ip_address(address.partition("%")[0])
     if isinstance(known, IPv6Address):
         return known.is_global and known in _INTERNET_6 and known.sixtofour is None

@@ -190,4 +190,6 @@ def _lack() -> str:
 
 @lru_cache(maxsize=1)
 def _warn() -> None:
-    log.warning("%s: agents run unconfined, can read what this worker can read, and have its network", _lack())
+    log.warning(
+        "%s: agents run unconfined, can read what this worker can read, and have its network", _lack()
+    )

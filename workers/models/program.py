@@ -75,8 +75,9 @@ async def run(
 ) -> EndedProgram:
     """Run a program to its end, or to its 4 MiB of output, where it is killed; confined where it is described.
 
-    A confined one may use the processors for so many seconds, and reach what its network lets it. With `on_line` every line of output is handed over as
-    it comes and none is kept; there is then no limit to their number. Raises ModelFailed if it cannot be started.
+    A confined one may use the processors for so many seconds, and reach what its network lets it. With `on_line` every
+    line of output is handed over as it comes and none is kept; there is then no limit to their number. Raises
+    ModelFailed if it cannot be started.
     """
     watched = _Watched(on_line)
     network = network or AgentNetwork()
@@ -129,7 +130,11 @@ async def _start(
             return transport, partial(kill_group, transport.get_pid()), held.pop_all()
         lifeline, user = held.enter_context(Lifeline()), command.probe(for_agents=True).user
         ours, theirs = (held.enter_context(end) for end in socket.socketpair())
-        ends = {"lifeline_fd": lifeline.read_end, "sockets_fd": theirs.fileno(), "ports": tuple(network.ports)}
+        ends = {
+            "lifeline_fd": lifeline.read_end,
+            "sockets_fd": theirs.fileno(),
+            "ports": tuple(network.ports),
+        }
         rights = command.settings(_LIMITS, seconds, user=user, namespace=True, work=str(cwd), **ends)
         # JavaScript reserves more addresses than any machine has memory.
         boot = bubblewrap.boot("drop_rights", replace(rights, memory_bytes=0).to_json())
