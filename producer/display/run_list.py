@@ -20,7 +20,7 @@ from producer.display.run_status import moment, results, state_text, state_word
 from producer.server import connect, private_server
 from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
 from producer.state_root import Places, check_run_id, finished, run_of
-from workers.store.redis_client import versions
+from workers.store.redis_client import serving, versions
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import OtherVersion, UnknownRun
 
@@ -50,12 +50,13 @@ class RunRow:
     candidates: tuple[dict[str, Any], ...] = ()
 
 
-def worker_versions(broker: str | None) -> str:
-    """How many of a broker's workers are of which version; empty without any."""
+def about_workers(broker: str | None) -> list[str]:
+    """How many of a broker's workers are of which version, and how many serve what; nothing without any."""
     if broker is None:
-        return ""
+        return []
     with closing(open_server(broker)) as server:
-        return versions(known_workers(server.store.client))
+        beats = known_workers(server.store.client)
+    return [f"workers: {versions(beats)}", f"workers serve: {serving(beats)}"] if beats else []
 
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:

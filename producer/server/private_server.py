@@ -31,6 +31,7 @@ from aggregate.text.files import make_folder, open_to_write, write_text
 from judges.errors import INFRASTRUCTURE, UpliftError
 from judges.inside.remove_folder import remove
 from producer.state_root import Places
+from workers.store.process_settings import POLICY
 from workers.store.redis_client import WANTED, is_too_old
 
 START_SECONDS = 20
@@ -80,6 +81,7 @@ class Local:
         remove(scratch)
         make_folder(scratch)
         environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(scratch)}
+        environment[POLICY] = "null"  # nobody else can reach its server: it does what its run asks
         # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
         environment.pop("UPLIFT_METRICS_PORT", None)
         self.worker = _start(
