@@ -38,7 +38,7 @@ from workers.process.celery_app import App
 from workers.store import redis_client
 from workers.store.claims import drop_all
 from workers.store.keys import WORKERS, checked_broker
-from workers.store.process_settings import ProcessSettings, from_environment
+from workers.store.process_settings import POLICY, ProcessSettings, from_environment
 from workers.store.redis_client import AWAY, RETRIES, WANTED, is_too_old
 from workers.store.run_store import Store, UnknownRun
 
@@ -89,6 +89,7 @@ class Local:
         remove(scratch)
         make_folder(scratch)
         environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(scratch)}
+        environment[POLICY] = "null"  # nobody else can reach its server: it does what its run asks
         # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
         environment.pop("UPLIFT_METRICS_PORT", None)
         argv = [sys.executable, "-P", "-m", "workers"]

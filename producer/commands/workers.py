@@ -11,11 +11,13 @@ import typer
 
 from producer.commands.flags import Json, options, takes_settings
 from producer.settings.run_settings import RunSettings
+from workers.store.messages import ServeSettings
+from workers.store.process_settings import POLICY
 
 _NO_SERVER = {"broker": "none: this command starts no server"}
 
 
-@takes_settings("broker", "in_flight", "agents", "insecure", unset=_NO_SERVER)
+@takes_settings("broker", "in_flight", "agents", "insecure", *ServeSettings.model_fields, unset=_NO_SERVER)
 def worker(
     context: typer.Context,
     log_level: Annotated[
@@ -63,6 +65,7 @@ def worker(
         raise typer.BadParameter(f"--log-format is {log_format!r}; give text or json")
     os.environ["UPLIFT_BROKER"] = url
     os.environ.update(settings.private_worker)
+    os.environ[POLICY] = settings.policy.model_dump_json(exclude_defaults=True)
     _ask_for_metrics(metrics_port, metrics_address)
     from workers.__main__ import main
     from workers.process.logs import tell, write_json

@@ -29,7 +29,7 @@ from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import OUT_OF_REACH, NoTrace, Server, ServerNotRunning
 from producer.state_root import Places, finished, run_of
-from workers.store.redis_client import versions
+from workers.store.redis_client import serving, versions
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import OtherVersion, State, UnknownRun
 
@@ -59,12 +59,13 @@ class RunRow:
     candidates: tuple[dict[str, Any], ...] = ()
 
 
-def worker_versions(broker: str | None) -> str:
-    """How many of a broker's workers are of which version; empty without any."""
+def about_workers(broker: str | None) -> list[str]:
+    """How many of a broker's workers are of which version, and how many serve what; nothing without any."""
     if broker is None:
-        return ""
+        return []
     with closing(servers.open_server(broker)) as server:
-        return versions(known_workers(server.store.client))
+        beats = known_workers(server.store.client)
+    return [f"workers: {versions(beats)}", f"workers serve: {serving(beats)}"] if beats else []
 
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:

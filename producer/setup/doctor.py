@@ -223,6 +223,7 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
         others = any(one.get("protocol", 1) != PROTOCOL for one in workers)
         remedy = "start workers of this version, or use the version that they are of" if others else ""
         yield Check("versions", "warning" if others else "ok", servers.versions(workers), remedy)
+        yield Check("serving", "ok", servers.serving(workers))
     else:
         remedy = f"start one with: {on_broker('uplift worker', url)}"
         yield Check("workers", "warning", "none answers", remedy)
