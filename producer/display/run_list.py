@@ -23,6 +23,7 @@ from aggregate.report.result_tables import candidate_text, line_text, next_of, r
 from aggregate.text.files import exists
 from aggregate.text.formats import plain, safe_line
 from judges.inside import remove_folder
+from judges.judgment import Judgment
 from judges.safe_text import did_you_mean
 from producer import server as servers
 from producer.display.progress import clock, delta_words, paced, spending, usd
@@ -173,11 +174,20 @@ def attempt_texts(records: list[AttemptRecord]) -> str:
         model = models.get(record.model or "", record.model)
         head = f"attempt {record.attempt}, {record.arm}, {model}: {record.outcome}, score {score}"
         lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
+        lines += [f"  {_check_text(one)}" for one in record.judgments if one.check]
         text = record.completion.text if record.completion else ""
         lines += [f"  | {safe_line(line.expandtabs(4))}".rstrip() for line in text.splitlines()]
         parts.append("\n".join(lines) + "\n")
     parts += [f"{name} is {plain(model)}\n" for model, name in models.items() if name != model]
     return "\n".join(parts)
+
+
+def _check_text(judgment: Judgment) -> str:
+    """A line for one of a task's checks: how it ended, and why."""
+    word = "missing" if judgment.passed is None else "passed" if judgment.passed else "failed"
+    score = "" if judgment.score is None else f", score {judgment.score:.2f}"
+    optional = "" if judgment.required else " (not required)"
+    return plain(f"{judgment.check}{optional}: {word}{score}: {judgment.details or judgment.judge}")
 
 
 def failures(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
