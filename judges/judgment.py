@@ -66,13 +66,21 @@ Seconds = Annotated[float | None, _SECONDS]
 Tally = Annotated[int, COUNT]
 
 
-class Stored(BaseModel):
+class AttemptPart(BaseModel):
     """What is stored of an attempt: it never changes, and fields that a later version wrote are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Completion(Stored):
+class Refusals(AttemptPart):
+    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
+
+    host: str
+    connections: Tally
+    local: bool = False
+
+
+class Completion(AttemptPart):
     """What the model returned. None means unknown, never zero.
 
     `tool_calls` and `tool_errors` count by tool; `skill_loaded` says whether the arm's skill was read, and of a bare
@@ -100,6 +108,7 @@ class Completion(Stored):
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
+    refused: Annotated[tuple[Refusals, ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def usage(calls: Sequence[Completion]) -> dict[str, Any]:
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
-class Criterion(Stored):
+class Criterion(AttemptPart):
     """Points that a judge gave for one named requirement; `achieved` is None where it gave none."""
 
     name: str
@@ -117,7 +126,7 @@ class Criterion(Stored):
     max_points: Points = None
 
 
-class BenchmarkTimes(Stored):
+class BenchmarkTimes(AttemptPart):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
 
     name: str
@@ -126,7 +135,7 @@ class BenchmarkTimes(Stored):
     oracle_median: Seconds = None
 
 
-class Tests(Stored):
+class Tests(AttemptPart):
     """Counts of a test run on the candidate's output, and of the oracle's own failures."""
 
     passed: Tally = 0
@@ -135,14 +144,14 @@ class Tests(Stored):
     oracle_failed: Tally = 0
 
 
-class Snapshot(Stored):
+class Snapshot(AttemptPart):
     """Whether recorded results still hold: `status` is "passed" when they do."""
 
     status: str | None = None
     pass_to_fail: Tally = 0
 
 
-class Judgment(Stored):
+class Judgment(AttemptPart):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
     A panel's consensus is one Judgment whose `panel` holds each member's own. `check` is the name of one of a task's

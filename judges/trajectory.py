@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from judges.judgment import Count, Seconds, Stored, Usd
+from judges.judgment import Count, Seconds, AttemptPart, Usd
 
 MOST_NAMES = 50
 OTHER = "(other)"
 
 
-class ToolCall(Stored):
+class ToolCall(AttemptPart):
     """One use of a tool; `result` is None where none came, as in an attempt that was killed."""
 
     number: Annotated[int, Field(ge=1)]
@@ -28,7 +28,7 @@ class ToolCall(Stored):
     failed: bool = False
 
 
-class Step(Stored):
+class Step(AttemptPart):
     """What one side said; of the agent, most often one call of a model.
 
     `skill_at` is the place in the text where the skill's text stood, from its character `skill_from` on: it is kept
@@ -54,7 +54,7 @@ class Step(Stored):
     cost_usd: Usd = None
 
 
-class Trajectory(Stored):
+class Trajectory(AttemptPart):
     """One attempt's steps; `skill` is the digest of the skill's text, and `left_out` counts steps that are not kept.
 
     An attempt that was stopped from outside has not `ended` by itself.
