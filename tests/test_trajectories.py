@@ -6,17 +6,25 @@ programs were killed at their deadline.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from atif import Trajectory as Atif
+from builders import a_record
 
 from aggregate.records import atif
+from aggregate.records.record import AttemptRecord, KeptSteps
 from judges.judgment import Completion
 from judges.trajectory import Trajectory
+from producer.display import run_list
+from producer.runs import collect
+from producer.state_root import Places
 from workers.models.claude_code import Stream
 from workers.models.command import PRESETS, Command
 from workers.models.model import Request
@@ -340,3 +348,63 @@ def test_a_file_that_makes_no_sense_breaks_nothing(told: Any) -> None:
     except ValueError:
         assert trace.trajectory() is None
     assert replace(Request(""), trace=trace).trace is trace
+
+
+def a_run(folder: Path) -> tuple[Places, list[AttemptRecord]]:
+    """A run at home with the steps of every stream, and of an attempt that has none."""
+    places, records = Places(folder / "state"), []
+    places.run("r").mkdir(parents=True)
+    with zipfile.ZipFile(places.steps("r"), "w") as archive:
+        for number, name in enumerate(ALL, start=1):
+            trajectory, _ = (codex if name in CODEX else claude)(ALL[name])
+            digest, data = pack_steps(trajectory)
+            if f"{digest}.gz" not in archive.namelist():
+                archive.writestr(f"{digest}.gz", data)
+            records.append(a_record("t", attempt=number, trajectory=digest, run_id="r"))
+    records.append(a_record("t/../odd", attempt=len(ALL) + 1))
+    collect.write_records(places.records("r"), iter(records))
+    return places, records
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_steps_are_a_list_that_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    places, records = a_run(tmp_path)
+    text = run_list.step_texts(records, places, "r", width)
+    assert max(map(len, text.splitlines())) <= width
+    assert '→ Bash {"command": "echo hi; ls"}' in text
+    assert "✗ " in text
+    assert "it was stopped here" in text
+    assert "no steps: none are kept of it" in text
+
+
+def test_a_hostile_attempt_moves_no_cursor(tmp_path: Path) -> None:
+    places, _ = a_run(tmp_path)
+    nasty = [claude(hostile(number))[0] for number in range(10)]
+    with zipfile.ZipFile(places.steps("r"), "w") as archive:
+        for one in nasty:
+            archive.writestr(f"{pack_steps(one)[0]}.gz", pack_steps(one)[1])
+    shown = [a_record("t", trajectory=pack_steps(one)[0]) for one in nasty]
+    text = run_list.step_texts(shown, places, "r", 80)
+    assert not {"\x1b", "\x07", "\u202e", "\r", "\x00"} & set(text)
+    assert len(text) < 1_000_000
+
+
+def test_every_exported_file_is_accepted(tmp_path: Path) -> None:
+    places, records = a_run(tmp_path)
+    assert run_list.export(records, places, "r", tmp_path / "out") == len(ALL)
+    files = list((tmp_path / "out").iterdir())
+    assert len(files) == len(ALL)
+    for file in files:
+        assert Atif.model_validate_json(file.read_text()).schema_version == "ATIF-v1.8"
+
+
+def test_a_damaged_archive_has_no_steps_and_breaks_nothing(tmp_path: Path) -> None:
+    places, records = a_run(tmp_path)
+    for damage in (b"", b"no zip", places.steps("r").read_bytes()[:-100]):
+        places.steps("r").write_bytes(damage)
+        assert "they are not in this state root" in run_list.step_texts(records[:1], places, "r", 80)
+    with zipfile.ZipFile(places.steps("r"), "w") as archive:
+        for data in (b"no gzip", gzip.compress(b"[]"), gzip.compress(b"0" * 80_000_000)):
+            archive.writestr(f"{hashlib.sha256(data).hexdigest()}.gz", data)
+            record = a_record("t", trajectory=hashlib.sha256(data).hexdigest())
+            assert KeptSteps(places.steps("r")).of(record) is None
