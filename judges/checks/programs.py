@@ -70,6 +70,9 @@ def _run(
         argv = ["/bin/sh", "-c", _WITH_STDIN, "sh"]
         for word in (python, *spec.argv[1:]):
             argv.append(_fixture(word, workspace) if word.startswith("fixtures/") else word)
+    if workspace.trajectory is not None:
+        inputs["steps.json"] = workspace.trajectory.model_dump_json(exclude_defaults=True).encode()
+        environment["AI_TRAJECTORY_FILE"] = Input("steps.json")
     confinement = command.confinement(workspace.sandbox)
     check = SandboxCommand(argv, spec.timeout_seconds, inputs, environment, nonce=nonce.encode())
     work = command.examining(check, completion.text.encode(errors="replace"), workspace.left)
