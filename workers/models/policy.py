@@ -25,7 +25,10 @@ _OWN_ADDRESSES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")
 def refuses(policy: Policy | None, manifest: Manifest, task: Task | None = None) -> str | None:
     """Why this worker leaves the run to others, for what its manifest asks or what a task of it asks; None if not."""
     reasons = _of_run(policy, manifest) if task is None else _of_task(policy, manifest, task)
-    return next(reasons, None)
+    try:
+        return next(reasons, None)
+    except UnknownModel as problem:
+        return str(problem)
 
 
 def serves(policy: Policy | None) -> str:
@@ -84,11 +87,7 @@ def _models(policy: Policy, manifest: Manifest, specs: Iterable[str]) -> Iterato
     address = settings.params.get("base_url") or None
     addresses = (None, *VENDORS, *policy.serve_base_urls, *map(os.environ.get, _OWN_ADDRESSES))
     for spec in specs:
-        try:
-            model = parse(spec)
-        except UnknownModel as problem:
-            yield str(problem)
-            continue
+        model = parse(spec)
         allowed = policy.serve_models
         if allowed is not None and not any(model.kind == one or fnmatchcase(spec, one) for one in allowed):
             yield f"{spec} is not among serve_models"
