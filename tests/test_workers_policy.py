@@ -508,7 +508,7 @@ def test_a_batch_that_no_producer_sent_is_thrown_away_with_a_line(server, valkey
     app = App(ProcessSettings(valkey))
     with caplog.at_level(logging.WARNING):
         assert app.tasks["uplift.run_batch"](*told) == 0
-    assert [line.endswith("thrown away") for line in caplog.messages] == [True]
+    assert len([line for line in caplog.messages if line.endswith("thrown away")]) == 1
     assert server.store.progress(RUN).recorded == 0
     app.engine.close()
     app.close()
