@@ -52,7 +52,7 @@ def worker(
 
     Example: uplift worker --broker redis://:password@queue.internal:6379/0
     """
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.store.keys import redacted
     from workers.store.process_settings import POLICY
     from workers.store.redis_client import check
@@ -108,7 +108,7 @@ def queue(context: typer.Context, as_json: Json = False, **flags: Any) -> None:
     Example: uplift queue --broker redis://127.0.0.1:6379/0 --json
     """
     from aggregate.text.formats import counted
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.store.backlog import backlog
 
     now = backlog(open_server(_given_broker(options(context, flags))).store.client)
@@ -118,7 +118,7 @@ def queue(context: typer.Context, as_json: Json = False, **flags: Any) -> None:
 
 
 def _given_broker(settings: RunSettings) -> str:
-    from producer.server.connect import broker_url
+    from producer.server import broker_url
 
     if url := broker_url(settings.broker, insecure=settings.insecure):
         return url
@@ -159,7 +159,7 @@ def monitor(
     """
     from importlib.util import find_spec
 
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.models.choose import how_to_install
 
     url = _given_broker(options(context, flags))

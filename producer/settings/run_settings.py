@@ -148,10 +148,8 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings, ServeSettings):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as invalid:
-            lines = [
-                f"{_flag_at(steps)}{' ' if words.startswith('is ') else ': '}{words}"
-                for steps, words in problems(invalid)
-            ]
+            found = [(_flag_at(steps), words) for steps, words in problems(invalid)]
+            lines = [f"{flag}{' ' if words.startswith('is ') else ': '}{words}" for flag, words in found]
             raise InvalidOption("; ".join(lines)) from None
 
     @cached_property
@@ -254,11 +252,8 @@ def described() -> dict[str, Setting]:
 
 def config_keys() -> list[str]:
     """The keys of `uplift.toml`."""
-    return [
-        name
-        for name, setting in described().items()
-        if setting.in_config and name in RunSettings.model_fields
-    ]
+    own = RunSettings.model_fields
+    return [name for name, setting in described().items() if setting.in_config and name in own]
 
 
 def default_text(name: str) -> str:

@@ -23,6 +23,10 @@ from workers.store.keys import PROTOCOL
 DEFAULT_TIMEOUT_SECONDS = 300
 MOST_ATTEMPTS = 10_000_000  # whoever ends or mends a run lists them
 SkillMode = Literal["prepend", "mount"]
+Network = Literal["provider", "open"]
+# A host, with a port where it is not that of HTTP or HTTPS.
+HOST = r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?$"
+Host = Annotated[str, Field(pattern=HOST)]
 
 
 class _Message(BaseModel):
@@ -72,6 +76,7 @@ class Task(_Message):
     tier: str | None = None
     tags: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    network: Annotated[tuple[Host, ...], Field(exclude_if=lambda hosts: not hosts)] = ()
     replies: Replies | None = None
     should_trigger: bool | None = None
 
@@ -140,6 +145,7 @@ class CommandSpec(_Message):
     ok_exit_codes: tuple[int, ...] = (0,)
     busy_exit_codes: tuple[int, ...] = ()
     readable: tuple[str, ...] = ()
+    hosts: Annotated[tuple[Host, ...], Field(exclude_if=lambda hosts: not hosts)] = ()
     agent: bool = True
 
 
@@ -196,6 +202,14 @@ class CallSettings(_Message):
         tuple[str, ...] | None,
         Setting("Models", "Tools that claude-code may use, between commas; empty for none.", "LIST"),
     ] = None
+    network: Annotated[
+        Network,
+        Setting(
+            "Models",
+            "What confined agents may reach: their provider and what a task names, or open (the internet).",
+            "WHAT",
+        ),
+    ] = "provider"
     commands: Annotated[
         dict[str, CommandSpec], Setting("Models", "Programs that stand for models.", in_evaluate=False)
     ] = {}
