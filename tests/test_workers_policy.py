@@ -131,7 +131,7 @@ FORGED = [
     (a_manifest(sandbox="off"), "it asks for no sandbox, and auto is the least"),
     (a_manifest(pass_k=1_000_001), "it has 1,000,001 attempts, and 1,000,000 are allowed"),
     (
-        a_manifest(settings=ModelSettings().model_copy(update={"network": "open"})),
+        a_manifest(settings=ModelSettings(network="open")),
         "serve_hosts does not allow",
     ),
     *(
@@ -191,7 +191,7 @@ def test_only_the_models_that_a_worker_is_told_to_serve(keys, allowed, spec, ser
 def test_a_worker_may_be_told_to_do_more(keys):
     policy = Policy(least_sandbox="off", largest_run=10_000_000, serve_hosts=("*",))
     assert refuses(policy, a_manifest(sandbox="off", pass_k=2_000_000)) is None
-    open_network = ModelSettings().model_copy(update={"network": "open"})
+    open_network = ModelSettings(network="open")
     assert refuses(policy, a_manifest(settings=open_network)) is None
 
 
@@ -281,12 +281,12 @@ def test_what_a_task_asks_beyond_the_policy_is_left_to_others(keys, policy, mani
     commands = {"evil": CommandSpec(**STEALS)}
     fields = {"models": ("anthropic:x",), "settings": ModelSettings(commands=commands), **manifest}
     if isinstance(task, str):
-        task = a_task().model_copy(update={"network": (task,)})
+        task = a_task(network=[task])
     assert why in (refuses(policy, a_manifest(**fields), task) or "served")
 
 
 def test_a_host_that_the_policy_names_is_open(keys):
-    task = a_task().model_copy(update={"network": ("Docs.example.org",)})
+    task = a_task(network=["Docs.example.org"])
     assert refuses(POLICY, a_manifest(), task)
     for allowed in ("docs.example.org", "*.EXAMPLE.org", "*"):
         assert refuses(Policy(serve_hosts=(allowed,)), a_manifest(), task) is None

@@ -58,7 +58,7 @@ def _of_run(policy: Policy | None, manifest: Manifest) -> Iterator[str]:
         yield f"it has {manifest.grid.attempts:,} attempts, and {policy.largest_run:,} are allowed"
     if manifest.sandbox == "off" and policy.least_sandbox != "off":
         yield f"it asks for no sandbox, and {policy.least_sandbox} is the least"
-    if getattr(manifest.settings, "network", "provider") == "open" and "*" not in policy.serve_hosts:
+    if manifest.settings.network == "open" and "*" not in policy.serve_hosts:
         yield "it asks for an open network, which serve_hosts does not allow"
     rejudged = manifest.rejudged_from is not None
     yield from _models(policy, manifest, asked(manifest.models, (), None, rejudged=rejudged))
@@ -73,7 +73,7 @@ def _of_task(policy: Policy | None, manifest: Manifest, task: Task) -> Iterator[
     for kind in dict.fromkeys(leaf.kind for leaf in task.leaves):
         if policy.serve_judges is not None and kind not in policy.serve_judges:
             yield f"judge {kind} of task {task.id} is not among serve_judges"
-    for host in getattr(task, "network", ()):
+    for host in task.network:
         if not any(fnmatchcase(host.lower(), allowed.lower()) for allowed in policy.serve_hosts):
             yield f"host {host} of task {task.id} is not among serve_hosts"
     if task.rubrics:
