@@ -12,7 +12,7 @@ from producer.importers import evals_json
 from producer.plan import make
 from producer.settings import config_file
 from producer.settings.run_settings import InvalidOption, RunSettings
-from producer.setup import nearby
+from producer.setup import skill_folder
 from producer.state_root import nearest_state_root
 from workers.models.choose import parse, usable
 from workers.models.model import UnknownModel
@@ -34,7 +34,7 @@ def a_skill(folder: Path, *, evals: str = "suite.yaml") -> Path:
 
 def complete(path: Path | None = None, **given: object) -> tuple[RunSettings, str]:
     config = config_file.load(environment={})
-    return nearby.complete(config.with_flags(given), config, given, path)
+    return skill_folder.complete(config.with_flags(given), config, given, path)
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,9 @@ def init(as_json: Json = False) -> None:
 
     Example: cd my-skill && uplift init
     """
-    from producer.setup import new_suite as starting
+    from producer.setup import skill_folder
 
-    started = starting.start(Path())
+    started = skill_folder.start(Path())
     if as_json:
         print_json(started)
         return
