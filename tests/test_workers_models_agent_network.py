@@ -89,11 +89,11 @@ async def completion_of(
 
 
 def refused(completion: Completion) -> dict[str, int]:
-    return {one.host: one.connections for one in completion.refused}
+    return dict(completion.refused)
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # What prints reached what it must not.
@@ -210,7 +210,7 @@ async def test_another_port_of_the_provider_is_refused_and_counted() -> None:
 def resolving(monkeypatch: pytest.MonkeyPatch, **hosts: str) -> None:
     """Have names lead to addresses."""
 
-    def look_up(host: str, port: int, **_: Any) -> list[Any]:
+    def look_up(host: str, port: int, *_: Any) -> list[Any]:
         if host not in hosts:
             raise socket.gaierror("no such name")
         return [
@@ -268,7 +268,7 @@ async def test_a_granted_name_that_leads_to_this_machine_or_its_network_is_refus
             for name in names:
                 said = await client.ask(f"CONNECT {name}:{broker.port} HTTP/1.1\r\n\r\n")
                 assert said.startswith(b"HTTP/1.1 403")
-    assert network.refused == {(name, True): 1 for name in names}
+    assert network.refused == dict.fromkeys(names, 1)
     assert broker.asked == []
 
 
@@ -372,7 +372,7 @@ async def test_a_second_request_in_the_same_connection_goes_to_the_same_server_a
         )
         async with a_proxy(network) as client:
             await client.ask(asked)
-    head, _, rest = provider.asked[0].partition(b"\r\n\r\n")
+    head, _, _ = provider.asked[0].partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
         b"POST /a HTTP/1.1",
         f"Host: 127.0.0.1:{provider.port}".encode(),
@@ -513,7 +513,7 @@ async def test_only_some_hosts_are_told_apart() -> None:
         for number in range(60):
             await client.ask(f"CONNECT host{number}:443 HTTP/1.1\r\n\r\n")
     assert len(network.refused) == 51
-    assert network.refused["others", False] == 10
+    assert network.refused["others"] == 10
 
 
 async def test_a_secret_in_a_host_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +523,7 @@ async def test_a_secret_in_a_host_is_not_written_down(monkeypatch: pytest.Monkey
     network = AgentNetwork()
     async with a_proxy(network) as client:
         await client.ask("CONNECT abc-secret.evil.example.org:443 HTTP/1.1\r\n\r\n")
-    assert network.refused == {("[redacted].evil.example.org", False): 1}
+    assert network.refused == {"[redacted].evil.example.org": 1}
 
 
 @confines
@@ -553,7 +553,7 @@ print(ask("CONNECT 10.0.0.1:443 HTTP/1.1\\r\\n\\r\\n").split()[1])
         settings={"network": "open"},
     )
     assert said.text.split() == ["502", "403", "403"]
-    assert [(one.host, one.local) for one in said.refused] == [("10.0.0.1", True), ("169.254.169.254", True)]
+    assert refused(said) == {"10.0.0.1": 1, "169.254.169.254": 1}
 
 
 @confines
