@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import socket
 import sys
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_judging import until
+from running import a_suite, standalone, the_artifact, uplift
 from test_workers_models_agent_view import said_by_shell
 
 from judges.judgment import Completion
@@ -554,6 +556,31 @@ print(ask("CONNECT 10.0.0.1:443 HTTP/1.1\\r\\n\\r\\n").split()[1])
     )
     assert said.text.split() == ["502", "403", "403"]
     assert refused(said) == {"10.0.0.1": 1, "169.254.169.254": 1}
+
+
+REFUSED = """
+import sys, urllib.request
+try:
+    urllib.request.urlopen("http://evil.example.org/")
+except OSError as refused:
+    print("sunny", refused)
+"""
+
+
+@confines
+@pytest.mark.slow
+def test_a_run_tells_how_many_connections_were_refused_and_the_option_that_allows_them(
+    short_tmp: Path,
+) -> None:
+    commands = {"agent": {"argv": [sys.executable, "-c", REFUSED]}}
+    words = standalone(a_suite(short_tmp, 2), "--model", "command:agent", "--skill-mode", "prepend")
+    environment = {"UPLIFT_COMMANDS": json.dumps(commands), "UPLIFT_SANDBOX": "required"}
+    told = "4 connections to 1 other host were refused; `--network open` allows them, unless they are local"
+    assert uplift(*words, cwd=short_tmp, env=environment).code in (0, 1)
+    assert told in the_artifact(short_tmp)["warnings"]
+    ran = uplift(*words, "--network", "open", "--output", "opened.json", cwd=short_tmp, env=environment)
+    assert ran.code in (0, 1), ran.err
+    assert "refused" not in str(json.loads((short_tmp / "opened.json").read_text())["warnings"])
 
 
 @confines

@@ -1,12 +1,11 @@
 """Let a confined agent reach its model's provider and the hosts that it is granted, and nothing else.
 
-An agent has a network of its own, in which nobody else is. The first process inside listens on ports of its loopback
-and hands the sockets to this process (see `drop_rights`), which answers there: as an HTTP proxy, and, where the
-provider is on this machine, as the provider's own port for programs that use no proxy for it. Host names are looked up
-here. What was refused is counted by host.
+An agent has a network of its own, in which nobody else is. The first process inside listens there and hands the sockets
+to this process (see `drop_rights`), which answers as an HTTP proxy, and, where the provider is on this machine, on the
+provider's own port too, for programs that use no proxy for loopback.
 
-Only what the worker's own settings name, its provider, may be an address of this machine or its network. Whatever else
-is granted must be on the internet, so that no name can be made to lead to the worker, its broker or a cloud's metadata.
+Only the provider, which the worker's own settings name, may be on this machine or its network. What else is granted
+must be on the internet, so that no name can be made to lead to the worker, its broker or a cloud's metadata.
 """
 
 from __future__ import annotations
@@ -130,12 +129,8 @@ def _places(names: Iterable[str]) -> frozenset[tuple[str, int]]:
             parts = urlsplit(name if "://" in name else f"//{name}")
             usual = [_PORTS[parts.scheme]] if parts.scheme in _PORTS else [] if parts.scheme else [80, 443]
             ports = [parts.port] if parts.port else usual
-            found |= {(_plain(parts.hostname), port) for port in ports if parts.hostname}
+            found |= {(parts.hostname.rstrip("."), port) for port in ports if parts.hostname}
     return frozenset(found)
-
-
-def _plain(host: str) -> str:
-    return host.lower().rstrip(".")
 
 
 class AgentProxy:
@@ -268,7 +263,8 @@ def _parsed(head: bytes) -> _Wanted:
     found = (_TUNNEL if method == "CONNECT" else _PLAIN).fullmatch(target)
     if found is None or not re.fullmatch(r"HTTP/1\.[01]", version) or not method.isalpha():
         raise ValueError(target)
-    wanted = _Wanted(_plain(found["six"] or found["name"]), int(found["port"] or 80))
+    host = (found["six"] or found["name"]).lower().rstrip(".")
+    wanted = _Wanted(host, int(found["port"] or 80))
     if not wanted.host or not 0 < wanted.port < 65536:
         raise ValueError(target)
     if method == "CONNECT":
