@@ -30,7 +30,6 @@ from workers.store.messages import ModelSettings, SkillMode, Task
 FORMAT_VERSION: Literal[1] = 1
 FIXTURES = "fixtures"
 LABELS = {"description", "tier", "tags"}
-_RUN_CODE = Pytest | Benchmark | PythonFunction | CommandCheck  # which may import what lies beside it
 # Of the settings of calls, those that change no answer. Whatever a later version adds does, once it is set.
 CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 
@@ -60,9 +59,7 @@ def of(plan: Plan) -> Grounds:
     panels = sorted({model for task in whole for model in panel(task)})
     return Grounds(
         tasks={
-            task.id: digest(
-                [_judged_as(task, spare=options.spare_checks), fixtures[task.id]],
-            )
+            task.id: digest([_judged_as(task, spare=options.spare_checks), fixtures[task.id]])
             for task in plan.suite.tasks
         },
         questions={task.id: digest([_asked(task), given[task.id]]) for task in plan.suite.tasks},
@@ -152,8 +149,8 @@ def baseline_key(keys: Iterable[str]) -> str:
 def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool = True) -> dict[str, str]:
     """For each task id, a digest of the files that the task depends on, or that its answer does; give all tasks.
 
-    A task depends on the files that it names. A pytest or benchmark judge may import helpers, so there the
-    files that no task names count too; a helper that another task names is not noticed.
+    A task depends on the files that it names. A judge that runs code may import helpers, so there the files that
+    no task names count too; a helper that another task names is not noticed.
     """
     folder = suite_folder / FIXTURES
     inside = bundles.files(folder) if is_folder(folder) else {}
@@ -168,15 +165,12 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool =
         return {task.id: digest_of(frozenset(map(posixpath.normpath, task.files))) for task in tasks}
     named = {task.id: frozenset(_named(task)) for task in tasks}
     shared = frozenset(paths).difference(*named.values())
-    return {
-        task.id: digest(
-            [
-                digest_of(named[task.id]),
-                digest_of(shared) if any(isinstance(one, _RUN_CODE) for one in task.leaves) else None,
-            ]
-        )
-        for task in tasks
-    }
+    beside = {task.id: digest_of(shared) if _runs_code(task) else None for task in tasks}
+    return {task.id: digest([digest_of(named[task.id]), beside[task.id]]) for task in tasks}
+
+
+def _runs_code(task: Task) -> bool:
+    return any(isinstance(judge, Pytest | Benchmark | PythonFunction | CommandCheck) for judge in task.leaves)
 
 
 def _content_digest(path: Path) -> str:
