@@ -72,16 +72,11 @@ class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Refusals(_Stored):
-    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
-
-    host: str
-    connections: Tally
-    local: bool = False
-
-
 class Completion(_Stored):
-    """What the model returned. None means unknown, never zero."""
+    """What the model returned. None means unknown, never zero.
+
+    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
+    """
 
     text: str = ""
     truncated: bool = False
@@ -97,7 +92,7 @@ class Completion(_Stored):
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
-    refused: Annotated[tuple[Refusals, ...], Field(exclude_if=lambda refused: not refused)] = ()
+    refused: Annotated[tuple[tuple[str, Tally], ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:
