@@ -75,17 +75,10 @@ class AttemptPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Refusals(AttemptPart):
-    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
-
-    host: str
-    connections: Tally
-    local: bool = False
-
-
 class Completion(AttemptPart):
     """What the model returned. None means unknown, never zero.
 
+    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
     `tool_calls` and `tool_errors` count by tool; `skill_loaded` says whether the arm's skill was read, and of a bare
     baseline whether it read the candidate's.
     """
@@ -111,7 +104,7 @@ class Completion(AttemptPart):
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
-    refused: Annotated[tuple[Refusals, ...], Field(exclude_if=lambda refused: not refused)] = ()
+    refused: Annotated[tuple[tuple[str, Tally], ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:

@@ -353,11 +353,9 @@ class ClaudeCode(Model):
         self.settings = settings
 
     async def complete(self, request: Request) -> Completion:
-        network = network_of(self.settings, request, [self._base_url()])
+        provider = self.settings.params.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL") or _ANTHROPIC
+        network = network_of(self.settings, request, [str(provider)])
         return await network.told(self._complete(request, network))
-
-    def _base_url(self) -> str:
-        return str(self.settings.params.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL") or _ANTHROPIC)
 
     async def _complete(self, request: Request, network: AgentNetwork) -> Completion:
         program = executable()

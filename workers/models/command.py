@@ -125,7 +125,9 @@ PRESETS = {
     "codex": CommandSpec(
         argv=(
             *("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "{own_sandbox}"),
-            *("--config", "openai_base_url={base_url}", "-"),
+            *("--config", "openai_base_url={base_url}"),
+            # What it asks of other hosts before it asks the model, which is none of the task's doing.
+            *("--config", "analytics.enabled=false", "--config", "features.plugins=false", "-"),
         ),
         output="jsonl",
         text_path="item.text where type=item.completed and item.type=agent_message",
