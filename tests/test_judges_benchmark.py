@@ -443,6 +443,27 @@ async def test_a_benchmark_file_that_needs_the_oracle_is_a_broken_suite(suite, s
     assert "original: loading: ImportError: only the oracle itself may see its code" in str(judgment.error)
 
 
+# Ends the process of the output's code at once after an answer, so that its end is told in place of "stopped".
+ENDS_AFTER_AN_ANSWER = """
+import os
+from judges.inside import benchmark_child
+def work():
+    return 42
+waits = os.waitpid
+def ends(*given):
+    waits(*given)
+    os.kill(os.getpid(), 9)
+os.waitpid = ends
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_code_that_ends_right_after_an_answer_fails_and_is_no_error(suite, sandbox):
+    judgment = await suite.write(bench=TESTED).judge(ENDS_AFTER_AN_ANSWER, sandbox)
+    assert is_failed(judgment), judgment
+    assert "the process ended (exited 137)" in judgment.details or "exited -9" in judgment.details, judgment
+
+
 async def test_a_sandbox_that_does_not_start_for_the_output_is_an_error_and_not_its_fault(suite, monkeypatch):
     started = command.run_blocking
 
