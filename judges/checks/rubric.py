@@ -213,7 +213,7 @@ _MOST_ESCAPING = 4  # of escaped text that is escaped again
 
 
 def _is_planted(points: Mapping[str, float], reasoning: str, shown: str) -> bool:
-    """Whether the output holds each number, also as a percentage or fraction, beside its name, and all the reasoning."""
+    """Whether the output holds each number, also as percentage or fraction, beside its name, and all the reasoning."""
     text = _plain(shown)
     if _letters(_plain(reasoning)) not in _letters(text):
         return False

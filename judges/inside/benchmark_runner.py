@@ -32,7 +32,7 @@ from typing import Any
 
 import uplift_judge
 from judges.inside import drop_rights
-from judges.inside.benchmark_child import Line
+from judges.inside.benchmark_child import MAX_WHY_CHARACTERS, Line
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 PROCESSORS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
@@ -168,7 +168,7 @@ class Version:
         except ValueError:
             raise Broken(self, f"{doing}: something other than an answer came back") from None
         if isinstance(answer, dict) and "failed" in answer:
-            raise Broken(self, f"{doing}: {answer['failed']}")
+            raise Broken(self, f"{doing}: {str(answer['failed'])[:MAX_WHY_CHARACTERS]}")
         return answer
 
     def _why_it_ended(self, doing: str) -> Broken:
