@@ -227,7 +227,7 @@ async def test_an_answer_is_kept_though_nobody_can_be_told_of_the_pace_for_longe
     async with turns.turn(a_run(), a_question("openai:m")) as turn:
         await turn.permit()
         assert (await turn.answer(model, request)).text == "yes"
-    assert not turns._limits.is_free("openai:m"), "who is next knows of the pace"
+    assert not turns.limits.is_free("openai:m"), "who is next knows of the pace"
 
 
 async def test_a_stopped_run_waits_for_no_pace_to_repeat_a_call(
