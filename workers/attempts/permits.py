@@ -30,7 +30,7 @@ from workers.models.model import Model, ModelBusy, ModelFailed, Request, Room
 from workers.models.retries import RETRIES, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
-from workers.store.messages import NO_LIMITS, Limits, ModelSettings
+from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
 
 # How often whoever waits for a limit looks whether the run was halted.
@@ -87,11 +87,6 @@ class FairSlots:
                 self.used += 1
                 future.set_result(None)
                 return
-
-
-def limits_for(model: str, settings: ModelSettings) -> Limits:
-    """A model's own limits, or the run's default ones."""
-    return settings.limits.get(model, settings.default_limits)
 
 
 def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
@@ -509,16 +504,15 @@ class Turns:
 
     def turn(self, run: Run, question: Question) -> Turn:
         """The turn of an attempt: a slot, in which to wait for the model's limit."""
-        spec, settings = question.model, run.settings
-        # A stored answer is not asked for again, so the model's limit does not hold it up.
-        limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
-        tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
-        slots = self._agent_slots if run.is_agent(spec) else self._slots
-        return Turn(self, run, Permit(spec, "", tokens, limits), slots)
+        asked = run.asked(question.model)
+        prompt = run.prompt_and_skill(question)[0] if asked.limits.tpm else ""
+        tokens = estimated_tokens(prompt, run.settings) if asked.limits.tpm else 0
+        slots = self._agent_slots if asked.is_agent else self._slots
+        return Turn(self, run, Permit(question.model, "", tokens, asked.limits), slots)
 
     def judging(self, run: Run, spec: str, prompt: str) -> Turn:
         """The turn of a model that judges. No slot: the answer is there and wants to be judged."""
-        limits = limits_for(spec, run.settings)
+        limits = run.settings.limits_of(spec)
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
         return Turn(self, run, Permit(spec, "", tokens, limits))
 
