@@ -536,7 +536,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     "broken",
     [
         "workers.attempts.attempt.Attempt.note",
-        "workers.attempts.permits.ModelLimits.release",
+        "workers.attempts.permits.Turn._tell_used",
         "workers.attempts.attempt.Attempt.store",
     ],
     ids=["noting the answer", "giving back the limit", "storing the record"],
