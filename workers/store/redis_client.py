@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any, cast
 
 import redis
@@ -16,6 +17,7 @@ from redis.backoff import ExponentialBackoff
 from redis.connection import HiredisRespSerializer
 from redis.retry import Retry
 
+from aggregate.text.formats import plain
 from judges.errors import INFRASTRUCTURE, UpliftError
 from workers.store.keys import HELD, PROBE, PROTOCOL, WORKER, WORKERS, with_authority
 
@@ -182,7 +184,16 @@ def workers(client: redis.Redis) -> list[dict[str, Any]]:
     if not names:
         return []
     beats = cast("list[bytes | None]", client.mget([WORKER.encode() + name for name in names]))
-    return [json.loads(data) for data in beats if data]
+    return [beat for data in beats if data and (beat := _beat(data)) is not None]
+
+
+def _beat(data: bytes) -> dict[str, Any] | None:
+    """A worker's sign of life; None for what no worker has written."""
+    with suppress(ValueError, RecursionError):
+        beat = json.loads(data)
+        if isinstance(beat, dict) and isinstance(beat.get("name"), str):
+            return beat
+    return None
 
 
 def versions(beats: list[dict[str, Any]]) -> str:
@@ -194,6 +205,12 @@ def versions(beats: list[dict[str, Any]]) -> str:
         f"{count} of Uplift {version}{'' if serves else ', which cannot serve runs of this version'}"
         for (version, serves), count in sorted(counts.items())
     )
+
+
+def serving(beats: list[dict[str, Any]]) -> str:
+    """How many workers serve what."""
+    counts = Counter(plain(str(beat.get("serves", "whatever is asked")), 300) for beat in beats)
+    return ", ".join(f"{count} for {what}" for what, count in sorted(counts.items()))
 
 
 def _seen(client: redis.Redis, seconds: float) -> list[bytes]:
