@@ -12,7 +12,7 @@ import redis.asyncio
 
 from judges.judgment import Completion
 from workers.attempts.permits import Halted, Turns, uncounted
-from workers.attempts.run_context import Asked, Bill, Question, Run
+from workers.attempts.run_context import Bill, Question, Run, Terms
 from workers.models.model import ModelBusy, ModelFailed, Request, Room
 from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
@@ -47,7 +47,7 @@ def a_run(run_id: str = "r1", *, skills: Any = None, **limits: Any) -> Run:
         skills=skills or {},
         client=SimpleNamespace(hmget=_not_halted),
     )
-    made.asked = lambda spec: Asked(None, False, False, made.settings.limits_of(spec))
+    made.terms = lambda spec: Terms(None, False, False, made.settings.limits_of(spec))
     made.prompt_and_skill = lambda question: Run.prompt_and_skill(made, question)
     return cast(Run, made)
 

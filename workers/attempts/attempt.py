@@ -146,13 +146,13 @@ class Attempt:
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
-        asked = run.asked(self._question.model)
-        if asked.source is not None or self._claim.errors or run.manifest.has_answers:
+        terms = run.terms(self._question.model)
+        if terms.source is not None or self._claim.errors or run.manifest.has_answers:
             self._workspace = stored = Stored(run, self._index)
-            if (answer := await stored.answer(self._question, asked.source)) is not None:
+            if (answer := await stored.answer(self._question, terms.source)) is not None:
                 return answer
             self._workspace = None
-        if asked.is_agent:
+        if terms.is_agent:
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         await turn.permit()
         run.claims.asked.add(self._claim.token)

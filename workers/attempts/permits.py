@@ -504,11 +504,11 @@ class Turns:
 
     def turn(self, run: Run, question: Question) -> Turn:
         """The turn of an attempt: a slot, in which to wait for the model's limit."""
-        asked = run.asked(question.model)
-        prompt = run.prompt_and_skill(question)[0] if asked.limits.tpm else ""
-        tokens = estimated_tokens(prompt, run.settings) if asked.limits.tpm else 0
-        slots = self._agent_slots if asked.is_agent else self._slots
-        return Turn(self, run, Permit(question.model, "", tokens, asked.limits), slots)
+        terms = run.terms(question.model)
+        prompt = run.prompt_and_skill(question)[0] if terms.limits.tpm else ""
+        tokens = estimated_tokens(prompt, run.settings) if terms.limits.tpm else 0
+        slots = self._agent_slots if terms.is_agent else self._slots
+        return Turn(self, run, Permit(question.model, "", tokens, terms.limits), slots)
 
     def judging(self, run: Run, spec: str, prompt: str) -> Turn:
         """The turn of a model that judges. No slot: the answer is there and wants to be judged."""

@@ -190,7 +190,7 @@ class Breaker:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Terms:
     """How a run asks one of its models; agents mount a skill unless told otherwise, others read it in the prompt.
 
     `source` says whose answers are in the store, a recording's or an earlier run's; None where the model is asked.
@@ -224,7 +224,7 @@ class Run:
     largest_costs: dict[str, float] = field(default_factory=dict)
     batches: int = 0
     tasks: TaskCache = field(default_factory=lambda: TaskCache())
-    _asked: dict[str, Asked] = field(default_factory=dict)
+    _terms: dict[str, Terms] = field(default_factory=dict)
 
     async def questions(self, indexes: Sequence[int]) -> list[Question]:
         """What the attempts with these indexes ask; their tasks come here in one round trip."""
@@ -259,9 +259,9 @@ class Run:
         self.tasks.shrink()
         return [tasks] * len(wanted)
 
-    def asked(self, spec: str) -> Asked:
+    def terms(self, spec: str) -> Terms:
         """What is the same for all attempts of this model."""
-        if (known := self._asked.get(spec)) is None:
+        if (known := self._terms.get(spec)) is None:
             earlier, mode = self.manifest.rejudged_from, self.manifest.skill_mode
             source = (
                 f"run {earlier}" if earlier is not None else spec if parse(spec).kind == "replay" else None
@@ -270,13 +270,13 @@ class Run:
             mounts = mounts_skills(spec, self.settings) if mode is None else mode == "mount"
             # A stored answer is not asked for again, so the model's limit does not hold it up.
             limits = self.settings.limits_of(spec) if source is None else NO_LIMITS
-            known = self._asked[spec] = Asked(source, is_program, mounts, limits)
+            known = self._terms[spec] = Terms(source, is_program, mounts, limits)
         return known
 
     def prompt_and_skill(self, question: Question) -> tuple[str, Path | None]:
         """What the model is asked, and the skill's folder where it is mounted instead of put in front."""
         skill = self.skills.get(question.arm)
-        if skill is None or self.asked(question.model).mounts_skills:
+        if skill is None or self.terms(question.model).mounts_skills:
             return question.task.prompt, skill
         return prepend(skill_text(skill), question.task.prompt), None
 
@@ -288,7 +288,7 @@ class Run:
     def prepare(self, spec: str) -> None:
         """Make a model's client now, because importing an SDK takes seconds; what is wrong shows when it is asked."""
         with suppress(ModelError, UnknownModel):
-            if self.asked(spec).source is None:
+            if self.terms(spec).source is None:
                 self.model(spec)
 
     async def close(self) -> None:

@@ -342,7 +342,7 @@ class Engine:
 
     def _share(self, run: Run, attempts: int) -> float:
         models = run.manifest.models
-        agents = sum(run.asked(model).is_agent for model in models) / len(models)
+        agents = sum(run.terms(model).is_agent for model in models) / len(models)
         per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
         return attempts * per_attempt
 
