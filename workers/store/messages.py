@@ -238,6 +238,10 @@ class ModelSettings(CallSettings):
     limits: dict[str, Limits] = {}
     default_limits: Limits = NO_LIMITS
 
+    def limits_of(self, model: str) -> Limits:
+        """A model's own limits, or the run's default ones."""
+        return self.limits.get(model, self.default_limits)
+
 
 class Cell(NamedTuple):
     """Where an attempt stands: positions of its task, model and arm in the manifest, and its number from 1."""
