@@ -211,9 +211,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
     if advantage is None:  # no benchmarks: that of scores over the baseline
         advantage = shared["score_delta"]
     cost_per_task = view.overall.get(view.arm, {}).get("mean_cost_per_task")
-    efficiency = None
-    if info.baseline != "none":
-        efficiency = blocks.efficiency_block(frames.attempts, view.arm, view.level)
+    alone = info.baseline == "none"
     candidate_results, baseline_results = (
         comparison.results(frames.attempts, frames.tasks, arm, DIGITS) for arm in (view.arm, BASELINE)
     )
@@ -228,7 +226,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
         "consistency": view.consistency,
         "cost": blocks.costs_block(info, frames.attempts, view.overall, grouped, gain),
         "cost_weighted_advantage": cost_weighted_advantage(advantage, cost_per_task),
-        "efficiency": efficiency,
+        "efficiency": None if alone else blocks.efficiency_block(frames.attempts, view.arm, view.level),
         "speedups": speedups,
         "judges": blocks.panels_block(_of(frames.judgments, view.arms), _of(frames.attempts, view.arms)),
         "served": view.served,

@@ -39,18 +39,13 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
             matched.append(result.get("matched") or ())
             if result.get("missed"):
                 with_concepts.add(str(result["task"]))
-    found = consistency_of(
-        {
-            task: spread_of(
-                len(accuracies),
-                statistics.pstdev(accuracies),
-                max(accuracies) - min(accuracies),
-                concept_overlap(matched, has_concepts=task in with_concepts),
-            )
-            for task, (accuracies, matched) in attempts.items()
-            if len(accuracies) >= 2
-        }
-    )
+    spreads = {}
+    for task, (accuracies, matched) in attempts.items():
+        if len(accuracies) >= 2:
+            std, spread = statistics.pstdev(accuracies), max(accuracies) - min(accuracies)
+            overlap = concept_overlap(matched, has_concepts=task in with_concepts)
+            spreads[task] = spread_of(len(accuracies), std, spread, overlap)
+    found = consistency_of(spreads)
     if found is not None:
         flaky = {task: found["tasks"][task] for task in found["flaky_tasks"]}
         found["warnings"] = [f"{task}: {flaky_text(one['range'], one['n'])}" for task, one in flaky.items()]
