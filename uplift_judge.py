@@ -19,6 +19,7 @@ AI_OUTPUT_FILE set) code runs as you do, with an UnguardedWarning. What else is 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -37,6 +38,7 @@ __all__ = ["Ran", "RunError", "UnguardedWarning", "output", "run_command", "run_
 
 MAX_PRINTED_BYTES = 1024 * 1024
 _MESSAGE_BYTES = 100_000
+_PR_SET_DUMPABLE = 4
 # Names the descriptor by which tests ask for a process; whoever starts it listens at the other end.
 ASK_VARIABLE = "UPLIFT_ASK_FD"
 # As `python -c` would; arguments: the descriptor with the code, and folders to import from.
@@ -178,8 +180,11 @@ def is_imported_in(source: bytes) -> bool:
 def ask(role: str, descriptors: list[int], argv: Sequence[str] = (), seconds: float = 1e9) -> socket.socket:
     """Ask whoever started this process to start another, which gets code, stdin, stdout and stderr.
 
-    What comes back tells how it ended (`exited 0`); closing it ends the process.
+    What comes back tells how it ended (`exited 0`); closing it ends the process. This one hides its memory and
+    descriptors first: without bubblewrap, the other one could be of the same user.
     """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     ours, theirs = socket.socketpair()
     with theirs, socket.socket(fileno=os.dup(int(os.environ[ASK_VARIABLE]))) as asks:
         message = json.dumps({"role": role, "argv": list(argv), "seconds": seconds}).encode()

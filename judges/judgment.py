@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
@@ -72,6 +72,14 @@ class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
+class Refusals(_Stored):
+    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
+
+    host: str
+    connections: Tally
+    local: bool = False
+
+
 class Completion(_Stored):
     """What the model returned. None means unknown, never zero."""
 
@@ -89,6 +97,7 @@ class Completion(_Stored):
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
+    refused: Annotated[tuple[Refusals, ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:

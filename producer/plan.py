@@ -224,11 +224,8 @@ def make(
         arms, not_run, source = _pipeline(options, hidden)
     else:
         arms, not_run, source = _standalone(options, hidden, baseline)
-    warnings = [
-        *suite.warnings,
-        *(text for arm in arms if arm.skill for text in arm.skill.warnings),
-        *_unseen(options, arms, hidden),
-    ]
+    of_skills = (text for arm in arms if arm.skill for text in arm.skill.warnings)
+    warnings = [*suite.warnings, *of_skills, *_unseen(options, arms, hidden)]
     for words_of_refusal in _refused(options, suite):
         raise InvalidOption(words_of_refusal)
     return Plan(
@@ -278,10 +275,8 @@ def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     # First: what is wrong with the target is no candidate's fault.
     baseline = _arm("baseline", None if options.baseline == "bare" else target, hidden)
     names = ["candidate"] if len(chosen) == 1 else [f"candidate:{entry.id}" for entry in chosen]
-    candidates = [
-        _candidate(name, entry, ranking, target, options, hidden)
-        for name, entry in zip(names, chosen, strict=True)
-    ]
+    named = zip(names, chosen, strict=True)
+    candidates = [_candidate(name, entry, ranking, target, options, hidden) for name, entry in named]
     arms = [arm for arm in candidates if arm.verdict is None]
     if arms and not options.no_baseline:
         arms.insert(0, baseline)

@@ -6,6 +6,7 @@ Versions of the code differ by sleeps, 10 ms in the original, so that a busy mac
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 import time
@@ -413,21 +414,33 @@ async def test_code_harms_what_it_is_compared_with_only_without_a_sandbox_and_th
 
 
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
-@pytest.mark.parametrize("named", [False, True])
-async def test_code_finds_no_oracle_unless_the_benchmark_file_names_it(suite, sandbox, named):
-    suite.write(bench=BENCHMARKS + ("from oracle import work\n" if named else ""), oracle=FASTER)
+async def test_code_finds_no_oracle_nor_a_copy_of_it_whatever_the_benchmark_file_says(suite, sandbox):
+    oracle = FASTER + "# only the ora" + "cle says so\n"
+    suite.write(bench=BENCHMARKS + "# as fast as oracle.py\n", oracle=oracle, copy=oracle)
+    fixtures = suite.folder / "fixtures"
+    (fixtures / "deep").mkdir()
+    os.link(fixtures / "oracle.py", fixtures / "deep" / "linked.txt")
+    (fixtures / "other.py").symlink_to("oracle.py")
+    py_compile.compile(str(fixtures / "oracle.py"), doraise=True)
     looks = """
-import os
-place = os.path.join(os.path.dirname(__file__), "fixtures", "oracle.py")
-try:
-    seen = open(place).read()
-except OSError:
-    seen = ""
+import pathlib
 def work():
-    assert bool(seen) is NAMED
+    for path in pathlib.Path(__file__).parent.rglob("*"):
+        if path.is_file():
+            seen = path.read_bytes()
+            assert b"only the ora" + b"cle says" not in seen, path
+            assert path.suffix != ".pyc" or b"sleep" not in seen, path
 """
-    judgment = await suite.judge(looks.replace("NAMED", str(named)), sandbox)
+    judgment = await suite.judge(looks, sandbox)
     assert judgment.passed is True, judgment.details
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_a_benchmark_file_that_needs_the_oracle_is_a_broken_suite(suite, sandbox):
+    suite.write(bench="import oracle\n" + BENCHMARKS, oracle=FASTER)
+    judgment = await suite.judge(FASTER, sandbox)
+    assert is_error(judgment)
+    assert "original: loading: ImportError: only the oracle itself may see its code" in str(judgment.error)
 
 
 async def test_a_sandbox_that_does_not_start_for_the_output_is_an_error_and_not_its_fault(suite, monkeypatch):

@@ -6,6 +6,7 @@ cannot hold without bubblewrap is said here, and tested as such; docs/isolation.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -14,14 +15,18 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from pytest_judging import WAYS, Way, a_suite, children, judged, needs, processes_naming
 
+from judges import judge
 from judges.checks import pytest_file
-from judges.judgment import Workspace
+from judges.judgment import Completion, Workspace
 from judges.sandbox import warm_pool
 from judges.sandbox.warm_pool import Work
+from judges.spec import JudgeSpec
 
 ROOT = os.geteuid() == 0
 LINUX = sys.platform == "linux"
@@ -425,6 +430,83 @@ def test_harm_ends_with_the_code_that_does_it(all_at_once: Outcomes, name: str) 
 def test_runs_are_apart_and_get_what_is_handed_over(all_at_once: Outcomes, name: str) -> None:
     outcome, line = all_at_once.outcomes[f"test_{name}"]
     assert outcome == "passed", line
+
+
+# All attacks one after the other, each in a fork; prints the names of those that found the secret.
+IN_FORKS = """
+import traceback
+for name, code in {attacks!r}.items():
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        os.dup2(theirs, 1)
+        try: exec(code)
+        except BaseException: print("SECRET-", traceback.format_exc())
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as told:
+        if b"SECRET-" in told.read(): print(name)
+    os.waitpid(child, 0)
+"""
+CHECKS = """
+import json, pathlib, sys
+from uplift_judge import output, run_python, workspace
+
+SECRET = pathlib.Path(__file__).with_name("expected.txt").read_text()
+
+def check(text):
+    assert text == output() == "an answer"
+    assert [path.name for path in workspace().iterdir()] == ["kept"]
+    assert run_python("import os; print(os.listdir(os.environ['AI_WORKSPACE']))").stdout == "['kept']\\n"
+    ran = run_python({code!r}, timeout=60)
+    return 0.25, json.dumps([ran.exit_code, ran.stdout.splitlines(), ran.stderr.splitlines()])
+
+if __name__ == "__main__":
+    print(json.dumps(dict(zip(("score", "reason"), check(sys.stdin.read())))))
+"""
+
+
+@pytest.mark.skipif(not LINUX, reason="attacks what Linux has")
+@pytest.mark.parametrize("way", ["cold", "plain"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"type": "python", "function": "fixtures/checks.py:check"},
+        {"type": "command", "argv": ["python", "fixtures/checks.py"]},
+    ],
+    ids=["python", "command"],
+)
+async def test_functions_and_programs_run_code_apart_as_tests_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way, check: dict[str, Any]
+) -> None:
+    needs(way)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # What an ordinary user without a sandbox cannot be kept from: it ends the whole judgment, which then fails.
+    ends_all = {LIMITS, "descriptors by way of /proc"} if way == "plain" and not ROOT else set()
+    # What finds the secret comes last: it is in the memory of these processes then.
+    names = sorted(ATTACKS, key=lambda name: (name == LIMITS, name in NOT_HELD_WITHOUT_SANDBOX))
+    attacks = {name: dedent(ATTACKS[name]) for name in names if name not in ends_all}
+    suite = a_suite(tmp_path, checks=CHECKS.format(code=PRELUDE + IN_FORKS.format(attacks=attacks)))
+    (suite / "fixtures" / "expected.txt").write_text(f"SECRET-{secrets.token_hex(8)}")
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "kept").touch()
+    workspace = Workspace(
+        suite=suite, left=tmp_path / "left", sandbox="off" if way == "plain" else "required"
+    )
+    spec = TypeAdapter(JudgeSpec).validate_python(check)
+    judgment = await judge(spec, Completion(text="an answer"), nobody, workspace)
+    assert (judgment.passed, judgment.score, judgment.error) == (False, 0.25, None), judgment.details
+    exit_code, *printed = json.loads(judgment.details.partition("0.70: ")[2])
+    # As an ordinary user, a fork can also write to what the code itself prints to.
+    found, complaints = ([line for line in lines if "FORGED" not in line] for lines in printed)
+    assert (exit_code, complaints) == (0, []), judgment.details
+    assert set(found) == (NOT_HELD_WITHOUT_SANDBOX if way == "plain" else set())
+
+
+async def nobody(model: str, prompt: str, *, system: str = "") -> Completion:
+    raise AssertionError("no model is to be asked")
 
 
 async def test_the_tests_are_killed_only_without_a_sandbox_and_by_their_own_user_and_then_they_fail(

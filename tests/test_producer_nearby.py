@@ -112,7 +112,9 @@ def test_what_is_missing_is_said_with_what_to_type(here: Path) -> None:
         complete(Path("skills/b"))
     (here / "evals").mkdir()
     (here / "evals/evals.json").write_text(EVALS)  # as in repositories whose skills lie below skills/
-    with pytest.raises(InvalidOption, match=r"evaluate skills/b --task-suite evals/evals\.json; or write one"):
+    with pytest.raises(
+        InvalidOption, match=r"evaluate skills/b --task-suite evals/evals\.json; or write one"
+    ):
         complete(Path("skills/b"))
     with pytest.raises(InvalidOption, match="name two skills; leave one out"):
         complete(Path("skills/a"), skill_path=Path("skills/b"))

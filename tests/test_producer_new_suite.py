@@ -344,7 +344,9 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     worse = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=0"})
     assert (worse.returncode, json.loads(worse.stdout.splitlines()[-1])["delta"]) == (1, -1.0), worse.stderr
     (artifact,) = (top / ".uplift/evaluations").glob("*.json")
-    assert any("the skill at git:merge-base" in text for text in json.loads(artifact.read_text())["warnings"])
+    before = git(top, "rev-parse", "origin/main")
+    assert json.loads(artifact.read_text())["environment"]["baseline_commit"] == before
+    assert f"uplift: the baseline is the skill at git:merge-base, commit {before}" in worse.stderr
     # An unchanged baseline is not asked again
     as_good = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=1"})
     assert (as_good.returncode, "come from the cache" in as_good.stderr) == (0, False), as_good.stderr

@@ -316,3 +316,24 @@ def test_an_artifact_of_an_earlier_version_has_the_sentence_only_and_gets_the_sa
     assert answer_of(earlier) == made.answer
     ended = {"status": "weak_baseline", "reason": "baseline pass rate can reach 0.1 at most, < 0.2"}
     assert answer_of(earlier.model_copy(update=ended)).next == answer_of(made).next
+
+
+def test_the_checks_of_an_attempt_stand_one_to_a_line() -> None:
+    checks = [
+        {
+            "judge": "contains",
+            "check": "platform",
+            "passed": False,
+            "score": 0,
+            "details": "missing: 'iPadOS'",
+        },
+        {"judge": "llm-rubric", "check": "tone\x1b[31m", "passed": None, "required": False},
+        {"judge": "length", "check": "short", "passed": True, "score": 1, "details": "12 words"},
+    ]
+    lines = attempt_texts([a_record(judgments=checks)]).splitlines()
+    assert "  platform: failed, score 0.00: missing: 'iPadOS'" in lines
+    assert "  short: passed, score 1.00: 12 words" in lines
+    assert "  tone (not required): missing: llm-rubric" in lines
+    assert "platform" not in attempt_texts(
+        [a_record(judgments=[{**checks[0], "check": None, "details": "platform"}])]
+    )

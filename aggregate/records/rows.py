@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from aggregate.formulas.rates import compute_impl_rate, consensus
 from aggregate.records.record import JUDGED, AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
-from aggregate.text.formats import plain
+from aggregate.text.formats import counted, plain
 from judges.judgment import (
     COUNT,
     POINTS,
@@ -229,6 +229,19 @@ class RecordRows(NamedTuple):
     checks: list[Row]
 
 
+def _refusals(connections: Counter[tuple[bool, str]]) -> Iterator[str]:
+    """A sentence on the connections of agents that were refused, and one on those that no option allows."""
+    for local, noun, remedy in (
+        (False, "other host", "; `--network open` allows them"),
+        (True, "host of a worker's own machine or network", ""),
+    ):
+        times = [count for (here, _), count in connections.items() if here == local]
+        if times:
+            were = "was" if sum(times) == 1 else "were"
+            made = counted(sum(times), "connection")
+            yield f"{made} to {counted(len(times), noun)} {were} refused{remedy}"
+
+
 def collect(
     records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()
 ) -> tuple[list[RecordRows], list[str]]:
@@ -241,6 +254,7 @@ def collect(
     by_key: dict[Key, RecordRows] = {}
     repeated = 0
     unknown_arms: Counter[str] = Counter()
+    refused: Counter[tuple[bool, str]] = Counter()
     for record in records:
         if not is_known_arm(record.arm):
             unknown_arms[record.arm] += 1
@@ -249,12 +263,16 @@ def collect(
         if rows.key in by_key:
             repeated += 1
             rows = min(by_key[rows.key], rows, key=lambda rows: (_RANK[rows.attempt[_OUTCOME]], repr(rows)))
+        elif record.completion is not None:
+            for refusals in record.completion.refused:
+                refused[refusals.local, refusals.host] += refusals.connections
         by_key[rows.key] = rows
     attempts = _made_once([by_key[key] for key in sorted(by_key)])
     left_out = [
         f"{count} records of unknown arm {plain(arm, 40)} were left out"
         for arm, count in sorted(unknown_arms.items())
     ]
+    left_out += _refusals(refused)
     if repeated:
         left_out.append(f"{repeated} records repeat an attempt that has one already; one of each was kept")
     if copies := len(by_key) - len(attempts):

@@ -16,7 +16,6 @@ import asyncio
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.spec import Benchmark as Spec
 
 MIN_SPEEDUP = 0.95
+_INSTEAD = b"raise ImportError('only the oracle itself may see its code')\n"
 _DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
 
 
@@ -38,9 +38,12 @@ async def judge(spec: Spec, completion: Completion, workspace: Workspace) -> Jud
     (fixtures,) = {workspace.fixture(file)[0] for file in files}
     versions = dict(zip(("original", "oracle"), map(Input, files[1:]), strict=False))
     inputs: dict[str, bytes | Path] = {"fixtures": fixtures}
-    sandboxes = {role: _sandbox(spec, place, inputs) for role, place in versions.items()}
-    candidate = _sandbox(spec, Input("solution.py"), {**inputs, "solution.py": code})
-    sandboxes["candidate"] = replace(candidate, hidden=_hidden(spec, workspace))
+    hidden = {**inputs, **_hidden(spec, workspace)}
+    sandboxes = {
+        role: _sandbox(spec, place, inputs if role == "oracle" else hidden)
+        for role, place in versions.items()
+    }
+    sandboxes["candidate"] = _sandbox(spec, Input("solution.py"), {**hidden, "solution.py": code})
     # So much less than the timeout that the runner ends by itself and can say whose fault it was.
     seconds = max(spec.timeout_seconds - 2, spec.timeout_seconds / 2)
     runner: list[str | Input] = [bubblewrap.python(), "-I", "-B", "-c"]
@@ -60,14 +63,20 @@ def _sandbox(spec: Spec, solution: Input, inputs: dict[str, bytes | Path]) -> Sa
     return SandboxCommand(argv, spec.timeout_seconds, inputs, {"PYTHONHASHSEED": "0"})
 
 
-def _hidden(spec: Spec, workspace: Workspace) -> tuple[Input, ...]:
-    """The oracle's file, which the code under test must not read, unless the benchmark file itself needs it."""
+def _hidden(spec: Spec, workspace: Workspace) -> dict[str, bytes]:
+    """What all but the oracle find in place of its file, of copies of it and of what Python compiled it to.
+
+    A benchmark file that needs the oracle breaks with the original already, which is the suite's mistake.
+    """
     if spec.oracle_file is None:
-        return ()
+        return {}
     fixtures, oracle = workspace.fixture(spec.oracle_file)
-    if oracle.stem.encode() in workspace.fixture(spec.benchmark_file)[1].read_bytes():
-        return ()
-    return (Input(f"fixtures/{oracle.relative_to(fixtures)}"),)
+    content, compiled = oracle.read_bytes(), f"__pycache__/{oracle.stem}."
+    files = {path for path in fixtures.rglob("*") if path.is_file() and not path.is_symlink()}
+    files -= {workspace.fixture(file)[1] for file in (spec.benchmark_file, spec.original_file)}
+    copies = (path for path in files if path.stat().st_size == len(content) and path.read_bytes() == content)
+    unseen = {*copies, *(path for path in files if compiled in str(path))}
+    return {f"fixtures/{path.relative_to(fixtures)}": _INSTEAD for path in unseen}
 
 
 def code_of(text: str) -> str:

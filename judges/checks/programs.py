@@ -1,13 +1,13 @@
 """Judge by a function or a program of the suite, in a sandbox, and by the files that an agent has left.
 
 Covered: see `judges.sandbox.command`. What the output makes the suite's code do (hang, crash, print a gigabyte, return
-no score) fails it with score 0; only a sandbox or program that does not start is an error. Not covered: code of the
-output that a suite's function or program runs: it shares their sandbox, and can forge what they say.
+no score) fails it with score 0; only a sandbox or program that does not start is an error. Code of the output that a
+function or program runs by `uplift_judge` is in another sandbox. Not covered: such code that they run in their own
+process, or in one that they start themselves: it can forge what they say.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from collections.abc import Iterator
@@ -27,23 +27,14 @@ from judges.judgment import (
     yes_or_no,
 )
 from judges.safe_text import NotJson, strict_json
-from judges.sandbox import bubblewrap, command
+from judges.sandbox import bubblewrap, command, pipes
 from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.spec import CommandCheck, Files, PythonFunction
 
-_LAST_WORDS_CHARACTERS = 500
 _TOLERANCE = 1e-9
-_OUTPUT = Input("output/output.txt")
 # The program gets the output on stdin; what it prints goes to the report, its complaints to the output.
-_WITH_STDIN = 'file=$1; shift; exec "$@" <"$file" >&3 3>&-'
+_WITH_STDIN = 'exec "$@" <"$AI_OUTPUT_FILE" >&3 3>&-'
 _NOT_STARTED = (126, 127)  # what a shell says of a program that is not there, or cannot be run
-_ENDINGS = {
-    "timeout": "timed out",
-    "output": "printed more than is allowed",
-    "memory": "used more memory than is allowed",
-    "disk": "wrote more to disk than is allowed",
-    "cancelled": "cancelled",
-}
 
 
 async def judge(
@@ -64,44 +55,27 @@ def _run(
     workspace: Workspace,
     cancelled: threading.Event,
 ) -> Judgment:
-    nonce, inputs = secrets.token_hex(16), _inputs(completion, workspace)
+    nonce, inputs = secrets.token_hex(16), dict[str, bytes | Path]()
+    if workspace.suite is not None and (workspace.suite / "fixtures").is_dir():
+        inputs["fixtures"] = (workspace.suite / "fixtures").resolve()
+    environment: dict[str, str | Input] = {}
     argv: list[str | Input]
     if isinstance(spec, PythonFunction):
         name, _, function = spec.function.rpartition(":")
-        file = _fixture(name, workspace)
-        inputs["call_function.py"] = Path(call_function.__file__).read_bytes()
-        argv = [
-            bubblewrap.python(),
-            "-I",
-            Input("call_function.py"),
-            nonce,
-            Input("fixtures"),
-            file,
-            function,
-        ]
-        argv += [_OUTPUT, *bubblewrap.package_folders()]
+        argv = [bubblewrap.python(), "-I", "-c", bubblewrap.BOOT.format("call_function"), command.CODE]
+        argv += [Input("fixtures"), _fixture(name, workspace), function, *bubblewrap.package_folders()]
     else:
+        environment["PYTHONPATH"] = command.CODE  # where it finds `uplift_judge`
         python = bubblewrap.python() if spec.argv[0] in ("python", "python3") else spec.argv[0]
-        argv = ["/bin/sh", "-c", _WITH_STDIN, "sh", _OUTPUT]
+        argv = ["/bin/sh", "-c", _WITH_STDIN, "sh"]
         for word in (python, *spec.argv[1:]):
             argv.append(_fixture(word, workspace) if word.startswith("fixtures/") else word)
-    environment: dict[str, str | Input] = {"AI_OUTPUT_FILE": _OUTPUT}
-    if workspace.left is not None:
-        environment["AI_WORKSPACE"] = Input("workspace")
     confinement = command.confinement(workspace.sandbox)
-    work = SandboxCommand(argv, spec.timeout_seconds, inputs, environment)
+    check = SandboxCommand(argv, spec.timeout_seconds, inputs, environment, nonce=nonce.encode())
+    work = command.examining(check, completion.text.encode(errors="replace"), workspace.left)
     result = command.run_blocking(work, confinement, cancelled)
     judged = _returned(spec, result, nonce) if isinstance(spec, PythonFunction) else _said(spec, result)
     return command.marked(judged, result)
-
-
-def _inputs(completion: Completion, workspace: Workspace) -> dict[str, bytes | Path]:
-    inputs: dict[str, bytes | Path] = {"output/output.txt": completion.text.encode(errors="replace")}
-    if workspace.suite is not None and (workspace.suite / "fixtures").is_dir():
-        inputs["fixtures"] = (workspace.suite / "fixtures").resolve()
-    if workspace.left is not None:
-        inputs["workspace"] = workspace.left
-    return inputs
 
 
 def _fixture(name: str, workspace: Workspace) -> Input:
@@ -111,21 +85,13 @@ def _fixture(name: str, workspace: Workspace) -> Input:
 
 def _returned(spec: PythonFunction, result: SandboxResult, nonce: str) -> Judgment:
     """Judge by the last line that carries the nonce."""
-    events = []
-    for line in result.report.split(b"\n"):
-        if nonce.encode() in line:
-            try:
-                told = json.loads(line)
-            except (ValueError, RecursionError):
-                told = None
-            events.append(told if isinstance(told, dict) and told.get("nonce") == nonce else {})
+    events = list(pipes.events(result.report, nonce))
     if not events or events[0].get("event") != "start":
-        error = result.error or f"the function did not start: {_last_words(result) or result.ending}"
+        error = result.error or f"the function did not start: {result.last_words or result.ending}"
         return Judgment(judge=spec.type, details=error, error=error)
     if len(events) != 2 or result.ending != "exited" or events[1].get("event") != "end":
-        return _failed(
-            spec, _ENDINGS.get(result.ending, "the call ended before the function returned"), result
-        )
+        why = command.ENDINGS.get(result.ending, "the call ended before the function returned")
+        return _failed(spec, why, result)
     if "problem" in events[1]:
         return _failed(spec, str(events[1]["problem"]))
     return _scored(spec, events[1].get("value"), events[1].get("reason"))
@@ -134,17 +100,15 @@ def _returned(spec: PythonFunction, result: SandboxResult, nonce: str) -> Judgme
 def _said(spec: CommandCheck, result: SandboxResult) -> Judgment:
     """Judge by the exit code, and by the JSON that the program printed, if it did."""
     if result.error or result.exit_code in _NOT_STARTED:
-        error = (
-            result.error or f"{spec.argv[0]} cannot be started: {_last_words(result) or 'no such program'}"
-        )
+        error = result.error or f"{spec.argv[0]} cannot be started: {result.last_words or 'no such program'}"
         return Judgment(judge=spec.type, details=error, error=error)
     if result.ending != "exited":
-        return _failed(spec, _ENDINGS[result.ending])
+        return _failed(spec, command.ENDINGS[result.ending])
     printed = result.report.decode(errors="replace").strip()
     if result.exit_code is None or result.exit_code > 128:
         return _failed(spec, f"ended by signal {(result.exit_code or 128) - 128}", result)
     if result.exit_code:
-        why = _last_words(result) or printed[-_LAST_WORDS_CHARACTERS:]
+        why = result.last_words or printed[-command.LAST_WORDS_CHARACTERS :]
         said = f"exit code {result.exit_code}" + (f": {why}" if why else "")
         # One that crashed, or has another complaint than "no", has not looked to the end.
         broke_off = result.exit_code > 1 or b"Traceback (most recent call last)" in result.output
@@ -155,7 +119,7 @@ def _said(spec: CommandCheck, result: SandboxResult) -> Judgment:
         except NotJson as problem:
             return _failed(spec, f"what it printed is {problem}")
         return _scored(spec, told.get("score"), told.get("reason"))
-    return yes_or_no(spec.type, True, printed[-_LAST_WORDS_CHARACTERS:] or "exit code 0")
+    return yes_or_no(spec.type, True, printed[-command.LAST_WORDS_CHARACTERS :] or "exit code 0")
 
 
 def _scored(spec: PythonFunction | CommandCheck, value: Any, reason: Any) -> Judgment:
@@ -174,12 +138,8 @@ def _scored(spec: PythonFunction | CommandCheck, value: Any, reason: Any) -> Jud
 
 def _failed(spec: PythonFunction | CommandCheck, why: str, result: SandboxResult | None = None) -> Judgment:
     """The output's doing: it could not be looked at to the end."""
-    words = _last_words(result) if result else ""
+    words = result.last_words if result else ""
     return yes_or_no(spec.type, False, why + (f": {words}" if words else ""), broke_off=True)
-
-
-def _last_words(result: SandboxResult) -> str:
-    return result.output.decode(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:]
 
 
 def _files(spec: Files, workspace: Workspace) -> Judgment:

@@ -14,17 +14,15 @@ it stops accidents only. Judgments of tests that do not import `uplift_judge` sa
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import uplift_judge
 from judges.judgment import Completion, Judgment, Tests, Workspace
-from judges.sandbox import bubblewrap, command, warm_pool
+from judges.sandbox import bubblewrap, command, pipes, warm_pool
 from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.sandbox.warm_pool import Work
 from judges.spec import Pytest
@@ -58,19 +56,13 @@ class Report:
 def read(written: bytes, nonce: str) -> Report:
     """Read the lines that carry the nonce; others, and a last one that was cut, are passed over."""
     report = Report()
-    *lines, _ = written.split(b"\n")
-    for line in lines:
-        # Looked for first: millions of other lines would take long to parse.
-        if nonce.encode() in line:
-            event = None
-            with suppress(ValueError, RecursionError):
-                event = json.loads(line)
-            _take(report, event, nonce)
+    for event in pipes.events(written, nonce):
+        _take(report, event)
     return report
 
 
-def _take(report: Report, event: Any, nonce: str) -> None:
-    match event if isinstance(event, dict) and event.get("nonce") == nonce else None:
+def _take(report: Report, event: dict[str, Any]) -> None:
+    match event:
         case {"event": "start"}:
             report.started = True
         case {"event": "collected", "count": int(count)} if 0 <= count <= MAX_COLLECTED:
@@ -127,9 +119,6 @@ def _complaints(report: Report, collected: int, died: str | None, last_words: st
     return complaints
 
 
-_LAST_WORDS_CHARACTERS = 500
-
-
 async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> Judgment:
     """Judge by the test run; only `error` is set when the sandbox or pytest itself did not start."""
     fixtures, test_file = workspace.fixture(spec.test_file)
@@ -175,25 +164,15 @@ def _run(work: Work, workspace: Workspace, cancelled: threading.Event) -> Sandbo
 
 def _judged(result: SandboxResult, work: Work, spec: Pytest) -> Judgment:
     report = read(result.report, work.nonce)
-    last_words = result.output.decode(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:]
     if not report.started:
-        error = result.error or f"pytest did not start: {last_words or result.ending}"
+        error = result.error or f"pytest did not start: {result.last_words or result.ending}"
         return command.marked(Judgment(judge="pytest", details=error, error=error), result)
     died = None if report.ended and result.ending == "exited" else _how_it_died(result, spec)
-    return command.marked(judgment(report, died=died, last_words=last_words), result)
+    return command.marked(judgment(report, died=died, last_words=result.last_words), result)
 
 
 def _how_it_died(result: SandboxResult, spec: Pytest) -> str:
-    match result.ending:
-        case "timeout":
-            return f"timed out after {spec.timeout_seconds:g} s"
-        case "output":
-            return "printed or reported more than is allowed"
-        case "memory":
-            return "used more memory than is allowed"
-        case "disk":
-            return "wrote more to disk than is allowed"
-        case "cancelled":
-            return "cancelled"
-        case "exited":
-            return f"the test process ended before pytest did (exit code {result.exit_code})"
+    if result.ending == "exited":
+        return f"the test process ended before pytest did (exit code {result.exit_code})"
+    after = f" after {spec.timeout_seconds:g} s" if result.ending == "timeout" else ""
+    return command.ENDINGS[result.ending] + after

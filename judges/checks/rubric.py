@@ -14,6 +14,8 @@ one grade.
 Text that the judge was told is not its reply: an echo of the prompt or of the delimited output is removed
 first, and a grade whose numbers and reasoning stand in the output counts as quoted, however either is written:
 numbers are compared as numbers, texts as their letters, with escapes, look-alikes and invisible characters resolved.
+Such a grade is asked for once more with the output's digits hidden. If it fails the output then, it counts: an output
+that lists every grade must not turn its failure into an error.
 
 Covered: grades planted in the output that a judge repeats. Not covered: a judge that believes the output
 and writes a good grade of its own. Only a better judge, or a panel, helps against that.
@@ -61,6 +63,10 @@ class UnreadableReply(Exception):
     """A reply holds no grade, or several; the message says why, for the judge and for the record."""
 
 
+class QuotedGrade(UnreadableReply):
+    """The grade stands in the output."""
+
+
 @dataclass(frozen=True)
 class Grade:
     """A judge's own reply: a score from 0 to 1, the points by criterion it came from, and why."""
@@ -74,7 +80,8 @@ class Grade:
 class Told:
     """The judge's prompt, the two delimiters around the output in it, and the output as the prompt shows it.
 
-    `shown` has the files of an agent, too; `others` are the delimiters around what else the judge sees.
+    `shown` has the files of an agent, too, and digits that were `hidden` from the judge; `others` are the delimiters
+    around what else the judge sees.
     """
 
     prompt: str
@@ -83,6 +90,7 @@ class Told:
     shown: str
     others: tuple[tuple[str, str], ...] = ()
     cut: bool = False
+    hidden: bool = False
 
 
 def read(spec: Rubric, reply: str, told: Told) -> Grade:
@@ -102,8 +110,9 @@ def read(spec: Rubric, reply: str, told: Told) -> Grade:
         score = sum(points.values()) / sum(criterion.max_points for criterion in spec.criteria)
     else:
         score = _number(grade["score"], "score", 1.0)
-    if _is_planted(points or {"score": score}, str(reasoning or ""), told.shown):
-        raise UnreadableReply("the grade is a quotation from the output")
+    counts = told.hidden and not _reaches(spec, score)
+    if not counts and _is_planted(points or {"score": score}, str(reasoning or ""), told.shown):
+        raise QuotedGrade("the grade is a quotation from the output")
     if not isinstance(reasoning, str):
         reasoning = ""
     elif len(reasoning) > MAX_REASONING_CHARACTERS:
@@ -238,6 +247,12 @@ def _unescaped(escape: re.Match[str]) -> str:
     return itself or (chr(number) if number <= sys.maxunicode else "")
 
 
+def _without_digits(text: str) -> str:
+    """The text with ▮ for each digit, in escapes too."""
+    numbers = {char for char in set(text) if re.search(r"\d", char + unicodedata.normalize("NFKD", char))}
+    return text.translate(dict.fromkeys(map(ord, numbers), "▮"))
+
+
 def _letters(text: str) -> str:
     return re.sub(r"[\W_]+", "", text)
 
@@ -289,9 +304,9 @@ async def _member(
     """One judge's own judgment, and every reply it was paid for."""
     replies: list[Completion] = []
     outcome: Grade | str = ""
-    correction = ""
+    correction, hidden = "", False
     for _ in range(ASKS):
-        told = _told(spec, given, new_nonce, correction)
+        told = _told(spec, given, new_nonce, correction, hidden=hidden)
         try:
             replies.append(await ask(model, told.prompt, system=SYSTEM))
         # Whatever a client raises is this member's failure alone: the rest of the panel can still agree.
@@ -306,7 +321,7 @@ async def _member(
             break
         except UnreadableReply as reason:
             outcome = f"unreadable grade: {reason}"
-            correction = str(reason)
+            correction, hidden = str(reason), isinstance(reason, QuotedGrade)
     blank = Judgment(
         judge=spec.type,
         judge_model=model or None,
@@ -327,9 +342,13 @@ _PARTS = {
 }
 
 
-def _told(spec: Rubric, given: Mapping[str, str], new_nonce: Callable[[], str], correction: str) -> Told:
+def _told(
+    spec: Rubric, given: Mapping[str, str], new_nonce: Callable[[], str], correction: str, *, hidden: bool
+) -> Told:
     """The prompt for what is given: the output or, where it is not to be seen, the files; and what else there is."""
     shown = {name: storable(text[:MAX_OUTPUT_CHARACTERS]) for name, text in given.items()}
+    by_the_model = {name: text for name, text in shown.items() if name in ("output", "files")}
+    shown |= {name: _without_digits(text) for name, text in by_the_model.items()} if hidden else {}
     nonce = new_nonce()
     while any(nonce in text for text in shown.values()):
         nonce = new_nonce()
@@ -354,9 +373,10 @@ def _told(spec: Rubric, given: Mapping[str, str], new_nonce: Callable[[], str], 
         )
     if correction:
         parts.append(f"Your last reply could not be used: {correction}. Answer with the JSON object alone.")
-    by_the_model = "\n".join(text for name, text in shown.items() if name in ("output", "files"))
-    pairs = tuple(marks[name] for name in others)
-    return Told("\n\n".join(parts), opening, closing, by_the_model, pairs, bool(cut))
+    if hidden:
+        parts.append(f"Each digit of the {' and the '.join(by_the_model)} is hidden from you, as ▮.")
+    pairs, seen = tuple(marks[name] for name in others), "\n".join(by_the_model.values())
+    return Told("\n\n".join(parts), opening, closing, seen, pairs, bool(cut), hidden)
 
 
 def _files(left: Path | None) -> str:
@@ -408,12 +428,16 @@ def _failed(blank: Judgment, error: str) -> Judgment:
     return blank.model_copy(update={"error": error, "details": error})
 
 
+def _reaches(spec: Rubric, score: float) -> bool:
+    return score >= spec.pass_threshold - TOLERANCE
+
+
 def _scored(spec: Rubric, blank: Judgment, score: float, points: Sequence[float], details: str) -> Judgment:
     graded = list(zip(spec.criteria, points, strict=True))
     met = {criterion.name: achieved >= criterion.max_points - TOLERANCE for criterion, achieved in graded}
     return blank.model_copy(
         update={
-            "passed": score >= spec.pass_threshold - TOLERANCE,
+            "passed": _reaches(spec, score),
             "score": score,
             "details": f"score {score:.2f}, needs {spec.pass_threshold:.2f}: {details}",
             "criteria": tuple(

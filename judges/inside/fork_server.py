@@ -146,7 +146,7 @@ class _Paused(pytest_plugin.Reporter):
             # It may add options, which this pytest has already parsed: start over.
             pytest_plugin.run(run, self.nonce)
             os._exit(0)
-        pytest_plugin.make_importable(run)
+        pytest_plugin.make_importable(run.root, run.packages)
         self.tell("start")
         session.config.args = [run.test_file]
 

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def become_examiner() -> str:
 def run(settings: PytestRun, nonce: str, report: int = REPORT_FD) -> None:
     """Run the tests; report "start" before anything of the suite is read, and "end" after pytest is done."""
     plugin = Reporter(nonce, report)
-    make_importable(settings)
+    make_importable(settings.root, settings.packages)
     plugin.tell("start")
     code = run_pytest(settings.test_file, settings.root, settings.ini, plugin)
     plugin.tell("end", code=code)
@@ -79,10 +80,10 @@ def run_pytest(collected: str, root: str, ini: str, plugin: Reporter) -> int:
     return int(pytest.main(arguments, plugins=[plugin]))
 
 
-def make_importable(settings: PytestRun) -> None:
+def make_importable(root: str, packages: Iterable[str]) -> None:
     """Let the tests import what lies in the suite's folder and what the worker's environment has."""
-    sys.path[:0] = [settings.root]
-    sys.path += [folder for folder in settings.packages if folder not in sys.path]
+    sys.path[:0] = [root]
+    sys.path += [folder for folder in packages if folder not in sys.path]
 
 
 class Reporter:

@@ -68,6 +68,15 @@ TICK_SECONDS = 0.1
 _MOST_EXAMINEES = 4  # of one command at a time; others wait
 
 Ending = Literal["exited", "timeout", "output", "memory", "disk", "cancelled"]
+# In words, where the command did not end by itself.
+ENDINGS = {
+    "timeout": "timed out",
+    "output": "printed or reported more than is allowed",
+    "memory": "used more memory than is allowed",
+    "disk": "wrote more to disk than is allowed",
+    "cancelled": "cancelled",
+}
+LAST_WORDS_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ CODE = Input("../code")  # our own modules
 
 @dataclass(frozen=True)
 class SandboxCommand:
-    """What to run, on what, and how long at most; `hidden` are files of the inputs that it finds empty, or not at all.
+    """What to run, on what, and how long at most; an input may take the place of a file in a folder before it.
 
     Of `examinees` it may have any started by their names, apart from it: it asks for them on descriptor 4, where it
     finds the nonce first.
@@ -95,7 +104,6 @@ class SandboxCommand:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     examinees: Mapping[str, SandboxCommand] = field(default_factory=dict)
     nonce: bytes = b""
-    hidden: tuple[Input, ...] = ()
 
 
 def examining(command: SandboxCommand, text: bytes, left: Path | None) -> SandboxCommand:
@@ -132,6 +140,11 @@ class SandboxResult:
     seconds: float
     sandboxed: bool
     error: str | None = None
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the command printed."""
+        return self.output.decode(errors="replace").strip()[-LAST_WORDS_CHARACTERS:]
 
 
 @dataclass(frozen=True)
@@ -331,8 +344,6 @@ def _start(
     else:
         folder, user = without_bubblewrap.Folder(command.inputs, bubblewrap.inside_code()), None
         held.callback(remove_folder.remove, folder.path)
-        for unseen in command.hidden:
-            (folder.inputs / unseen.place).unlink()
         inputs, work, tmp = str(folder.inputs), str(folder.work), str(folder.tmp)
     ends = {"status_fd": taps.status.write_end, "lifeline_fd": taps.lifeline.read_end}
     ends["report_fd"] = request.code if request else taps.report.write_end
@@ -356,8 +367,7 @@ def _start(
             contents[f"{inputs}/{name}"] = source
         else:
             reads[f"{inputs}/{name}"] = readable(source, user, held)
-    hidden = tuple(_resolved(place, inputs) for place in command.hidden)
-    description = SandboxDescription(reads=reads, contents=contents, hidden=hidden)
+    description = SandboxDescription(reads=reads, contents=contents)
     launch = bubblewrap.Launch(
         [*bubblewrap.boot("drop_rights", told.to_json()), *argv], description, user, keep, command.limits
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 _CHUNK_BYTES = 65536
 _STATUS_BYTES = 4096
@@ -127,3 +128,14 @@ class Taps:
                 poll.register(descriptor, select.POLLIN)
         poll.poll(max(0.0, seconds) * 1000)
         self.take()
+
+
+def events(report: bytes, nonce: str) -> Iterator[dict[str, Any]]:
+    """The lines of a report that carry the nonce, empty where one makes no sense; one that was cut is left out."""
+    for line in report.split(b"\n")[:-1]:
+        # Looked for first: millions of other lines would take long to parse.
+        if nonce.encode() in line:
+            event = None
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+            yield event if isinstance(event, dict) and event.get("nonce") == nonce else {}

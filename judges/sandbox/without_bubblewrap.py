@@ -101,6 +101,7 @@ def copy(source: Path, target: Path) -> Path:
 def _put(source: bytes | Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, bytes):
+        target.unlink(missing_ok=True)
         target.write_bytes(source)
         target.chmod(0o444)
     else:

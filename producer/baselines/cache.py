@@ -166,6 +166,7 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
             skill_mode=plan.options.skill_mode,
             agent_version=versions[model],
             attempt=cell.number,
+            sandbox=plan.options.sandbox,
             spare=plan.options.spare_checks,
         )
         keys[index] = key_of(fixtures=fixtures[task.id])

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from aggregate.text.files import is_folder, write_text
+from judges.judgment import Sandbox
 from judges.spec import Benchmark, CommandCheck, Pytest, PythonFunction
 from producer.plan import Plan
 from producer.state_root import MAX_STATE_BYTES, Places
@@ -65,7 +66,9 @@ def of(plan: Plan) -> Grounds:
         judge_model=options.judge_model,
         skill_mode=options.skill_mode,
         settings={
-            model: digest(used_settings(options.settings, model, options.judge_model, *panels))
+            model: digest(
+                used_settings(options.settings, options.sandbox, model, options.judge_model, *panels)
+            )
             for model in options.models
         },
         skills={arm.name: arm.bundle.digest if arm.bundle else None for arm in plan.arms},
@@ -99,6 +102,7 @@ def key(
     skill_mode: SkillMode | None,
     agent_version: str | None,
     attempt: int,
+    sandbox: Sandbox = "auto",
     spare: bool = False,
     judged: bool = True,
 ) -> str:
@@ -116,7 +120,7 @@ def key(
             "task": _judged_as(task, spare=spare) if judged else _asked(task),
             "fixtures": fixtures,
             "model": model,
-            "settings": used_settings(settings, model, *judges),
+            "settings": used_settings(settings, sandbox, model, *judges),
             "judge_model": judge_model if judged else None,
             "skill_mode": skill_mode,
             "agent_version": agent_version,
@@ -133,7 +137,7 @@ def _judged_as(task: Task, *, spare: bool) -> dict[str, Any]:
 
 def _asked(task: Task) -> dict[str, Any]:
     """What of a task a model's answer depends on; a simulated model, which looks at the judge, is not meant."""
-    asked = {"id", "prompt", "timeout_seconds", "files", "should_trigger"}
+    asked = {"id", "prompt", "timeout_seconds", "files", "network", "should_trigger"}
     return {"answer": task.model_dump(mode="json", include=asked)}
 
 
@@ -161,10 +165,8 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool =
         return {task.id: digest_of(frozenset(map(posixpath.normpath, task.files))) for task in tasks}
     named = {task.id: frozenset(_named(task)) for task in tasks}
     shared = frozenset(paths).difference(*named.values())
-    return {
-        task.id: digest([digest_of(named[task.id]), digest_of(shared) if _runs_code(task) else None])
-        for task in tasks
-    }
+    beside = {task.id: digest_of(shared) if _runs_code(task) else None for task in tasks}
+    return {task.id: digest([digest_of(named[task.id]), beside[task.id]]) for task in tasks}
 
 
 def _runs_code(task: Task) -> bool:
@@ -195,14 +197,19 @@ def panel(task: Task) -> list[str]:
     return [model for rubric in task.rubrics for model in rubric.judges]
 
 
-def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
-    """What of the settings changes these models' answers; of the declared programs only those that are asked."""
+def used_settings(settings: ModelSettings, sandbox: Sandbox, *models: str | None) -> dict[str, Any]:
+    """What of the settings changes these models' answers; of the declared programs only those that are asked.
+
+    What a program may reach changes them as well: with a sandbox that is its network, else all that the worker can.
+    """
     used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
     used |= settings.model_dump(
-        mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands"}, exclude_defaults=True
+        mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands", "network"}, exclude_defaults=True
     )
     for model in filter(None, models):
         spec = parse(model)
+        if spec.kind in ("claude-code", "command"):
+            used["network"] = "all" if sandbox == "off" else settings.network
         if spec.kind == "command" and spec.program in settings.commands:
             program = settings.commands[spec.program]
             # Baselines that were kept by a release without this field are as good as before.

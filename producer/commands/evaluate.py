@@ -131,7 +131,7 @@ def run_context(options: RunSettings, *, quiet: bool = True) -> RunContext:
     """Where a command's run takes place: state root, server, display, and the variables of a private worker."""
     from producer.display import progress
     from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
+    from producer.server import broker_url
     from producer.state_root import Places
 
     url = broker_url(options.broker, insecure=options.insecure)

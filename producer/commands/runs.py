@@ -43,8 +43,8 @@ def runs(
             typer.echo(f"uplift: deleted {run_id}", err=True)
         return
     rows = run_list.rows(where.places, where.broker)
-    if not as_json and (workers := run_list.worker_versions(where.broker)):
-        typer.echo(f"uplift: workers: {workers}", err=True)
+    for line in [] if as_json else run_list.about_workers(where.broker):
+        typer.echo(f"uplift: {line}", err=True)
     if as_json:
         print_json(rows)
     elif not rows:

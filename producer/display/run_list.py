@@ -23,13 +23,14 @@ from aggregate.report.result_tables import candidate_text, line_text, next_of, r
 from aggregate.text.files import exists
 from aggregate.text.formats import plain, safe_line
 from judges.inside import remove_folder
+from judges.judgment import Judgment
 from judges.safe_text import did_you_mean
+from producer import server as servers
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
-from producer.server import connect, private_server
-from producer.server.connect import OUT_OF_REACH, NoTrace, Server, ServerNotRunning, open_server
+from producer.server import OUT_OF_REACH, NoTrace, Server, ServerNotRunning
 from producer.state_root import Places, finished, run_of
-from workers.store.redis_client import versions
+from workers.store.redis_client import serving, versions
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import OtherVersion, State, UnknownRun
 
@@ -59,19 +60,20 @@ class RunRow:
     candidates: tuple[dict[str, Any], ...] = ()
 
 
-def worker_versions(broker: str | None) -> str:
-    """How many of a broker's workers are of which version; empty without any."""
+def about_workers(broker: str | None) -> list[str]:
+    """How many of a broker's workers are of which version, and how many serve what; nothing without any."""
     if broker is None:
-        return ""
-    with closing(open_server(broker)) as server:
-        return versions(known_workers(server.store.client))
+        return []
+    with closing(servers.open_server(broker)) as server:
+        beats = known_workers(server.store.client)
+    return [f"workers: {versions(beats)}", f"workers serve: {serving(beats)}"] if beats else []
 
 
 def rows(places: Places, broker: str | None) -> list[RunRow]:
     """Newest first; a run that is at home and still on a server is listed once, as it ended, unless it goes on."""
     known = {row.run_id: row for row in _unfinished(places)}
     if broker is not None:
-        with closing(open_server(broker)) as server:
+        with closing(servers.open_server(broker)) as server:
             on_server = (_server_row(server, run_id) for run_id in server.store.runs())
             known |= {row.run_id: row for row in on_server if row is not None}
     going_on = {run_id for run_id, row in known.items() if row.state == "running"}
@@ -100,12 +102,12 @@ def _unfinished(places: Places) -> Iterator[RunRow]:
     for run_id in places.run_ids("embedded"):
         row, state = None, "starting"
         try:
-            with connect.joining(places, run_id, None) as server:
+            with servers.joining(places, run_id, None) as server:
                 row = _server_row(server, run_id)
         except ServerNotRunning:
             state = "interrupted"
             try:
-                with connect.taking_over(places, run_id) as server:
+                with servers.taking_over(places, run_id) as server:
                     row = _server_row(server, run_id)
             except NoTrace:
                 continue
@@ -154,11 +156,11 @@ def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRec
         raise UnknownRun(f"run {run_id} made no attempt: {ended[0].reason}")
     try:
         if not exists(path):
-            with connect.joining(places, run_id, broker) as server:
+            with servers.joining(places, run_id, broker) as server:
                 return read(server)
     except ServerNotRunning:
         if not exists(path):  # else its owner has brought them home since
-            with connect.taking_over(places, run_id) as server:
+            with servers.taking_over(places, run_id) as server:
                 return read(server)
     return list(read_jsonl(path))
 
@@ -172,11 +174,20 @@ def attempt_texts(records: list[AttemptRecord]) -> str:
         model = models.get(record.model or "", record.model)
         head = f"attempt {record.attempt}, {record.arm}, {model}: {record.outcome}, score {score}"
         lines = [plain(head), *(plain(text) for text in (record.details, record.error) if text)]
+        lines += [f"  {_check_text(one)}" for one in record.judgments if one.check]
         text = record.completion.text if record.completion else ""
         lines += [f"  | {safe_line(line.expandtabs(4))}".rstrip() for line in text.splitlines()]
         parts.append("\n".join(lines) + "\n")
     parts += [f"{name} is {plain(model)}\n" for model, name in models.items() if name != model]
     return "\n".join(parts)
+
+
+def _check_text(judgment: Judgment) -> str:
+    """A line for one of a task's checks: how it ended, and why."""
+    word = "missing" if judgment.passed is None else "passed" if judgment.passed else "failed"
+    score = "" if judgment.score is None else f", score {judgment.score:.2f}"
+    optional = "" if judgment.required else " (not required)"
+    return plain(f"{judgment.check}{optional}: {word}{score}: {judgment.details or judgment.judge}")
 
 
 def failures(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
@@ -201,11 +212,11 @@ def delete(places: Places, broker: str | None, run_id: str) -> None:
     """Remove a run everywhere it is; raises UnknownRun when it is nowhere."""
     embedded = places.embedded(run_id)
     known, artifacts = [places.run(run_id), embedded], finished(places, run_id)
-    if not private_server.is_left(embedded) if artifacts else private_server.is_held(embedded):
+    if not servers.is_left(embedded) if artifacts else servers.is_held(embedded):
         raise UnknownRun(f"run {run_id} is running; cancel it first: {places.command('cancel', run_id)}")
     on_server = False
     if broker is not None:
-        with closing(open_server(broker)) as server:
+        with closing(servers.open_server(broker)) as server:
             on_server = run_id in server.store.runs()
             server.store.delete(run_id)
     if not artifacts and not on_server and not any(map(exists, known)):
@@ -256,13 +267,13 @@ def status(places: Places, broker: str | None, run_id: str) -> dict[str, Any]:
     if artifacts and artifacts[0].status in ("finished", "weak_baseline"):
         return _over(run_id, artifacts)
     try:
-        with connect.joining(places, run_id, broker) as server:
+        with servers.joining(places, run_id, broker) as server:
             return _on_server(server, run_id, artifacts)
     except ServerNotRunning:
         if artifacts := finished(places, run_id):
             return _over(run_id, artifacts)
     facts: dict[str, Any] = {"run": run_id}
-    with suppress(*OUT_OF_REACH), connect.taking_over(places, run_id) as server:
+    with suppress(*OUT_OF_REACH), servers.taking_over(places, run_id) as server:
         facts = _on_server(server, run_id, [])
     return {**facts, "state": "interrupted", "next": places.command("resume", run_id)}
 
@@ -407,6 +418,7 @@ def _ended_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rate, left = facts["attempts_per_second"], facts["seconds_left"]
+    done, in_flight = f"{facts['done']:,} of {facts['total']:,}", f"{facts['in_flight']:,}"
     by_model = facts["in_flight_by_model"]
     short = short_models(by_model)
     models = ", ".join(f"{count:,} of {short[model]}" for model, count in by_model.items())
@@ -415,16 +427,10 @@ def _running_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("state", state_text(facts["state"]) + (f": {facts['why']}" if "why" in facts else "")),
         ("created", facts["created_at"]),
         ("suite", _text(facts["suite"])),
-        (
-            "attempts",
-            f"{facts['done']:,} of {facts['total']:,}" + (f", about {clock(left)} left" if left else ""),
-        ),
+        ("attempts", f"{done}, about {clock(left)} left" if left else done),
         ("cost", _cost(facts)),
         # Parts and their sum come from the same heartbeats; the run's own count is newer.
-        (
-            "in flight",
-            f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else f"{facts['in_flight']:,}",
-        ),
+        ("in flight", f"{sum(by_model.values()):,}: {models}" if len(by_model) > 1 else in_flight),
         ("workers", f"{facts['workers']}" + (f", {rate:.1f} attempts a second" if rate else "")),
         ("retries", f"{facts['retries']:,}"),
         *([("paced", paced(facts["paced_by_provider"]))] if facts["paced_by_provider"] else []),

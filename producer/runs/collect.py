@@ -25,7 +25,7 @@ from aggregate.text.files import exists, write_bytes, writing
 from aggregate.text.formats import plain
 from judges.errors import UpliftError
 from producer.baselines.cache import BaselineCache
-from producer.server import connect
+from producer.server import joining
 from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, file_name, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
@@ -212,7 +212,7 @@ def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
         raise UnknownRun(
             f"no finished run {run_id!r} under {places.root}; `{places.command('runs')}` lists them"
         )
-    with connect.joining(places, run_id, broker) as server:
+    with joining(places, run_id, broker) as server:
         run = server.store.run(run_id)
         ended = server.store.artifacts(run_id)
         if ended is None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from aggregate.artifact.model import Artifact
 from aggregate.text.files import exists, is_file, make_folder, open_to_write
+from producer import server as servers
 from producer.baselines import fingerprints, git
 from producer.baselines.bless import with_baseline
 from producer.baselines.cache import Reuse, look_up
@@ -28,9 +29,7 @@ from producer.runs import submit as submitting
 from producer.runs.collect import collect, write
 from producer.runs.submit import check_models, submit
 from producer.runs.watch import Interrupted, Watch
-from producer.server import connect, private_server
-from producer.server.connect import NoTrace, Server, ServerNotRunning
-from producer.server.private_server import NoServer
+from producer.server import NoServer, NoTrace, Server, ServerNotRunning
 from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.state_root import Notes, Places, check_output, check_run_id, finished
 from producer.suites.suite import Suite
@@ -148,7 +147,7 @@ def evaluate(plan: Plan, where: RunContext, bring: Callable[[Store], Reuse] | No
         return nothing_run(plan, where.places)
     reuse = prepare(plan, where)
     where.display.begin(plan.run_id, where.resume(plan.run_id))
-    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+    with servers.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
         if bring is not None:
             reuse = bring(server.store)
         run = submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
@@ -162,7 +161,7 @@ def detach(plan: Plan, where: RunContext, arguments: list[str]) -> None:
         supervise([*arguments, "--quiet", "--run-id", plan.run_id], plan.run_id, where.places)
         return
     reuse = prepare(plan, where)
-    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+    with servers.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
         submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
 
 
@@ -217,10 +216,8 @@ def _watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> lis
         if not written:
             raise
     if server.local is not None:
-        going_on = (
-            artifact.answer and artifact.answer.next.command[:1] == ["resume"] for artifact in written
-        )
-        server.local.forget = not any(going_on)
+        next_commands = [artifact.answer.next.command for artifact in written if artifact.answer]
+        server.local.forget = not any(command[:1] == ["resume"] for command in next_commands)
     return written
 
 
@@ -265,7 +262,7 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
 
 def _is_submitted(places: Places, run_id: str) -> bool:
     try:
-        with connect.joining(places, run_id, None) as server:
+        with servers.joining(places, run_id, None) as server:
             state = server.store.state(run_id)
     except ServerNotRunning:
         return False
@@ -286,7 +283,7 @@ def named(where: RunContext, text: str | None) -> str:
         return wanted
     last = _LAST.fullmatch(wanted)
     if where.broker is not None and (not known or not last):
-        with closing(connect.open_server(where.broker)) as server:
+        with closing(servers.open_server(where.broker)) as server:
             known = list(dict.fromkeys([*known, *sorted(server.store.runs(), reverse=True)]))
     if last:
         number = int(last[1] or 0)
@@ -306,18 +303,18 @@ def watch(run_id: str, where: RunContext) -> list[Artifact]:
     """Follow a run; its owner, if it has one, writes the artifact, else we do."""
     while True:
         try:
-            with connect.joining(where.places, run_id, where.broker) as server:
+            with servers.joining(where.places, run_id, where.broker) as server:
                 return _watch(server.store.run(run_id), server, where)
         except ServerNotRunning:
             # Its owner has finished it, or has died and another process has taken it over.
-            if private_server.settled_address(where.places.embedded(run_id)) is None:
+            if servers.settled_address(where.places.embedded(run_id)) is None:
                 return _at_home(run_id, where.places)
 
 
 def _at_home(run_id: str, places: Places) -> list[Artifact]:
     """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
     artifacts = finished(places, run_id)
-    if not artifacts and private_server.has_data(places.embedded(run_id)):
+    if not artifacts and servers.has_data(places.embedded(run_id)):
         raise Interrupted(places.command("resume", run_id))
     if not artifacts:
         raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
@@ -336,7 +333,7 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
         return _watch(run, server, where)
 
     try:
-        with connect.joining(where.places, run_id, where.broker) as server:
+        with servers.joining(where.places, run_id, where.broker) as server:
             return halt_and_watch(server)
     except ServerNotRunning:
         artifacts = finished(where.places, run_id)
@@ -344,7 +341,7 @@ def cancel(run_id: str, where: RunContext) -> list[Artifact]:
             raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
     if artifacts:
         return artifacts
-    with connect.taking_over(where.places, run_id) as server:
+    with servers.taking_over(where.places, run_id) as server:
         return halt_and_watch(server)
 
 
@@ -355,12 +352,12 @@ def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> l
     """
     where.places.check_writable()
     try:
-        with connect.joining(where.places, run_id, where.broker) as server:
+        with servers.joining(where.places, run_id, where.broker) as server:
             return _go_on(server.store.run(run_id), server, where, budget_usd)
     except ServerNotRunning:
         worker = {**where.places.notes(run_id).worker, **where.worker}
     try:
-        with connect.taking_over(where.places, run_id, worker=worker) as server:
+        with servers.taking_over(where.places, run_id, worker=worker) as server:
             return _go_on(server.store.run(run_id), server, where, budget_usd)
     except NoTrace:
         if artifacts := finished(where.places, run_id):  # nothing is left to do

@@ -16,7 +16,7 @@ from judges.errors import INFRASTRUCTURE, UpliftError
 from producer.baselines.cache import Reuse, look_up
 from producer.plan import Plan, mounts
 from producer.runs.watch import vanished
-from producer.server.connect import Server
+from producer.server import Server
 from workers.models.choose import Need, asked, graders, is_agent, lacking, needs, usable
 from workers.models.prices import attempt_estimate, longest_answer
 from workers.rounds.finish import aggregate, finish
@@ -41,10 +41,8 @@ TYPICAL_ANSWER = 300
 
 def asked_by(plan: Plan) -> list[str]:
     """The models that a plan asks; none where nothing is run."""
-    options, rejudged = plan.options, plan.rejudged_from is not None
-    if not plan.arms:
-        return []
-    return asked(options.models, plan.suite.tasks, options.judge_model, rejudged=rejudged)
+    models, rejudged = plan.options.models if plan.arms else (), plan.rejudged_from is not None
+    return asked(models, plan.suite.tasks, plan.options.judge_model, rejudged=rejudged)
 
 
 def estimate(plan: Plan, *, private: bool) -> dict[str, Any]:
@@ -126,11 +124,8 @@ def check_size(store: Store, plan: Plan, reuse: Reuse) -> str | None:
     reused = [len(pack(record)) + ENTRY for record in reuse.cached.values()]
     recorded = [len(pack(record)) + ENTRY for _, record in plan.placed(plan.recorded)]
     tasks = sum(len(pack_task(task)) + ENTRY for task in plan.suite.tasks)
-    bundles = sum(
-        len(data)
-        for digest, data in {bundle.digest: bundle.data for bundle in plan.bundles}.items()
-        if not store.client.exists(keys.bundle(digest))
-    )
+    carried = {bundle.digest: len(bundle.data) for bundle in plan.bundles}
+    bundles = sum(size for digest, size in carried.items() if not store.client.exists(keys.bundle(digest)))
     known = tasks + bundles + sum(reused) + sum(recorded)
     new, options, seen = plan.grid.attempts - len(reused), plan.options, reused + recorded
     certain = 0 if options.stop_early or options.budget_usd is not None else new
@@ -169,12 +164,9 @@ def check_models(plan: Plan, broker: str | None) -> None:
     specs, settings = asked_by(plan), plan.options.settings
     if broker is None:
         there = ", ".join(usable(settings, os.environ)) or "none"
-        instead = (
-            f"; or try it without a model: --mock\nmodels usable here: {there}; choose with --model SPEC, "
-        )
-        check_here(
-            specs, settings, instead="" if plan.rejudged_from else f"{instead}or models in uplift.toml"
-        )
+        choose = f"models usable here: {there}; choose with --model SPEC, or models in uplift.toml"
+        instead = "" if plan.rejudged_from else f"; or try it without a model: --mock\n{choose}"
+        check_here(specs, settings, instead=instead)
     elif specs:
         with closing(redis_client.connect(broker)) as client:
             check_there(specs, settings, client)

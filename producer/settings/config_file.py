@@ -72,10 +72,8 @@ def looks_secret(key: str, value: object) -> bool:
     """Whether a setting holds a secret, by its name, its look, or because the environment calls it one."""
     if not isinstance(value, str) or not value:
         return False
-    known = any(secret in value for secret in secrets(os.environ))
-    return bool(
-        known or _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
-    )
+    looks = _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
+    return bool(looks) or any(secret in value for secret in secrets(os.environ))
 
 
 def _secrets(value: object, steps: Steps) -> Iterator[Broken]:
@@ -118,7 +116,7 @@ MAX_BYTES = 1024 * 1024
 # Variables with a meaning of their own elsewhere: workers, private programs, compose.yaml.
 OTHER_VARIABLES = (
     *("UPLIFT_CONFIG", "UPLIFT_CLAUDE", "UPLIFT_DEBUG", "UPLIFT_LEASE_SECONDS"),
-    *("UPLIFT_PREFIX", "UPLIFT_BROKER_CA"),
+    *("UPLIFT_PREFIX", "UPLIFT_BROKER_CA", "UPLIFT_POLICY"),
     *("UPLIFT_DRAIN_SECONDS", "UPLIFT_REDIS_PASSWORD", "UPLIFT_REDIS_MEMORY", "UPLIFT_MONITOR_PASSWORD"),
     *("UPLIFT_MONITOR_PORT", "UPLIFT_WORKER_MEMORY", "UPLIFT_FOLDER", "UPLIFT_USER", "UPLIFT_RESTARTS"),
     *("UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"),

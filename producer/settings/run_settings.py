@@ -22,7 +22,7 @@ from aggregate.records.settings import Panel, ResultSettings, Setting
 from judges.errors import UpliftError
 from judges.safe_text import allowed_keys, did_you_mean, requirement
 from producer.state_root import DEFAULT_STATE_ROOT
-from workers.store.messages import CallSettings, Limits, ModelSettings, WorkerSettings
+from workers.store.messages import CallSettings, Limits, ModelSettings, Policy, ServeSettings, WorkerSettings
 
 Steps = tuple[str | int, ...]
 Broken = tuple[Steps, str]
@@ -43,7 +43,7 @@ class LimitsTable(Limits):
 _by_flag = partial(Setting, "What to compare", in_config=False)
 
 
-class RunSettings(CallSettings, WorkerSettings, ResultSettings):
+class RunSettings(CallSettings, WorkerSettings, ResultSettings, ServeSettings):
     """What a person asks for when they start a run; see `uplift evaluate --help` for what each means."""
 
     model_config = ConfigDict(defer_build=True)  # `--help` needs the fields alone
@@ -170,6 +170,13 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
         """The variables that tell a private worker how much to do at once."""
         given = {name: getattr(self, name) for name in ("in_flight", "agents")}
         return {described()[name].variable: str(value) for name, value in given.items() if value is not None}
+
+    @property
+    def policy(self) -> Policy:
+        """What a worker of this config serves: its own programs, and its own address where it has one."""
+        own, address = part(self, Policy), self.params.get("base_url")
+        urls = (*self.serve_base_urls, *([str(address)] if address else []))
+        return Policy.model_validate({**own, "serve_base_urls": urls})
 
     def check(self) -> None:
         """Raise InvalidOption for combinations that make no sense."""

@@ -159,7 +159,7 @@ def _state_root(root: Path) -> Iterator[Check]:
 def _private_server() -> Check:
     import subprocess
 
-    from producer.server.private_server import NoServer, server_binary
+    from producer.server import NoServer, server_binary
 
     try:
         binary = server_binary()
@@ -223,6 +223,7 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
         others = any(one.get("protocol", 1) != PROTOCOL for one in workers)
         remedy = "start workers of this version, or use the version that they are of" if others else ""
         yield Check("versions", "warning" if others else "ok", servers.versions(workers), remedy)
+        yield Check("serving", "ok", servers.serving(workers))
     else:
         remedy = f"start one with: {on_broker('uplift worker', url)}"
         yield Check("workers", "warning", "none answers", remedy)
@@ -239,7 +240,7 @@ def _sandbox(config: Config) -> Iterator[Check]:
     lack: Status = "problem" if wanted == "required" else "warning"
     remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
     for name, whose, lost in (
-        ("agents", "agents", "run unconfined"),
+        ("agents", "agents", "run unconfined, with the worker's network"),
         ("sandbox", "judges that run code", "leave it the network and files"),
     ):
         tried = command.probe(for_agents=name == "agents")
@@ -247,6 +248,8 @@ def _sandbox(config: Config) -> Iterator[Check]:
             yield Check(name, "ok", f"{whose} are confined by bubblewrap")
         else:
             yield Check(name, lack, f"{whose} {lost}: {tried.why_not}", remedy)
+    if command.probe(for_agents=True).bubblewrap:
+        yield Check("network", "ok", "agents reach their provider and what is granted, and nothing else")
     facts = command.facts_inside()
     if facts.get("NoNewPrivs") == "1":
         whom = "nobody" if tried.user else "a user of its own" if os.geteuid() == 0 else "your own user"
@@ -260,5 +263,8 @@ def _sandbox(config: Config) -> Iterator[Check]:
         yield Check("system calls", "warning", found, "use Linux on x86_64 or aarch64")
     found = "none is delegated: files in memory (memfd) and agents' memory are not bounded, other memory is"
     if tried.bubblewrap and (place := limits.delegated()):
-        found = f"memory and processes of a sandbox are bounded in {place}"
+        known = {"memory": "memory", "pids": "processes", "cpu": "processors"}
+        given = (place / "cgroup.subtree_control").read_text().split()
+        bounded = ", ".join(word for name, word in known.items() if name in given)
+        found = f"{bounded} of a sandbox are bounded in {place}"
     yield Check("cgroup", "ok", found)

@@ -108,14 +108,11 @@ class _Guarded(Flower):  # type: ignore[misc]  # Flower has no hints
         super().__init__(**kwargs)
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
-        if request.path == OPEN_PATH or self._login.admits(request.headers.get("Authorization", "")):
-            queue = request.path == QUEUE_PATH
-            return (
-                self.get_handler_delegate(request, _Queue)
-                if queue
-                else super().find_handler(request, **kwargs)
-            )
-        return self.get_handler_delegate(request, _Refuse)
+        if request.path != OPEN_PATH and not self._login.admits(request.headers.get("Authorization", "")):
+            return self.get_handler_delegate(request, _Refuse)
+        if request.path == QUEUE_PATH:
+            return self.get_handler_delegate(request, _Queue)
+        return super().find_handler(request, **kwargs)
 
 
 class Monitor:

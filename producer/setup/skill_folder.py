@@ -57,9 +57,11 @@ def complete(
     suite = options.task_suite if "task_suite" in typed or path is None else found or options.task_suite
     suite = suite or found
     if suite is None:
+        here = suite_of(Path())
+        known = f"name one: uplift evaluate {skill} --task-suite {here}" if here else "name one"
         raise InvalidOption(
             f"skill {skill} has no suite: --task-suite is missing, and so are {' and '.join(SUITES)} beside its "
-            f"{skills.FILE_NAME}; name one, or write one: cd {_home(skill)} && uplift init"
+            f"{skills.FILE_NAME}; {known}; or write one: cd {_home(skill)} && uplift init"
         )
     completed = options.model_copy(update={"skill_path": skill, "task_suite": suite})
     if {"skill_path", "task_suite"} <= {*typed}:

@@ -161,10 +161,8 @@ def select(ranking: Ranking, wanted: Sequence[str]) -> tuple[Entry, ...]:
     Raises InvalidRanking for an id that is not there, which lists those that are, and for one that occurs twice.
     """
     if ALL in wanted:
-        wanted = [
-            _read(Named, each, ranking.path, ("scored_candidates", number)).id
-            for number, each in enumerate(ranking.entries)
-        ]
+        entries = enumerate(ranking.entries)
+        wanted = [_read(Named, each, ranking.path, ("scored_candidates", n)).id for n, each in entries]
     return tuple(_entry(ranking, each) for each in dict.fromkeys(wanted))
 
 
@@ -368,7 +366,9 @@ def apply(plan: ExecutionPlan, text: str) -> str:
         raise PlanFailed(what)
     match plan.action:
         case "append_markdown_section":
-            return _append(text, _under_heading(plan.section_heading, content), eol)
+            text += "" if not text or text.endswith("\n") else eol
+            gap = "" if text.endswith(("\n\n", "\n\r\n")) else eol
+            return text + gap + eol.join(_under_heading(plan.section_heading, content)) + eol
         case "replace_markdown_section":
             return _replace(text, _wanted(plan), content, eol)
         case "insert_before_section":
@@ -395,13 +395,6 @@ def headings(text: str) -> list[Heading]:
         for token, content in pairwise(tokens)
         if token.type == "heading_open" and token.level == 0 and token.map
     ]
-
-
-def _append(text: str, content: list[str], eol: str) -> str:
-    if text and not text.endswith("\n"):
-        text += eol
-    gap = "" if text.endswith(("\n\n", "\n\r\n")) else eol
-    return text + gap + eol.join(content) + eol
 
 
 def _replace(text: str, wanted: str, content: list[str], eol: str) -> str:

@@ -37,7 +37,7 @@ from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, req
 from judges.spec import CHECK_KEYS, FixturePath, JudgeSpec, OneJudge, Threshold, unnamed
 from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node
-from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
+from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, HOST, Replies, Task
 
 Steps = tuple[str | int, ...]
 _TYPES = [judge.model_fields["type"] for judge in get_args(JudgeSpec) if "type" in judge.model_fields]
@@ -54,6 +54,7 @@ _NOT_BLANK = r"\S"
 _PATTERNS = {
     _ID: _ID_RULE,
     _NOT_BLANK: "must hold some text",
+    HOST: "must be a host, such as docs.example.org or docs.example.org:8443",
     r"^fixtures/.": "must be a file under fixtures/, such as 'fixtures/input.csv'",
 }
 # Listing a million mistakes of one task would take gigabytes.
@@ -412,9 +413,8 @@ def _wrong_file(path: str, home: Path) -> str | None:
     except OSError as failed:
         return f"{shown(path)} cannot be read: {failed.strerror}; mend or remove it"
     if not stat.S_ISREG(mode):
-        return (
-            f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; must be a file"
-        )
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        return f"{shown(path)} is {what}; must be a file"
     if not os.access(real, os.R_OK):
         return f"{shown(path)} cannot be read: Permission denied; make it readable"
     return None
