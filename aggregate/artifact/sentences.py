@@ -285,7 +285,7 @@ def power(result: Artifact | RunsCompared) -> str:
         return f"{tasks} are likely to show a difference of {size_in_points(smallest)} or more."
     said = [] if early else [too_small(result)]
     told = "; ".join(filter(None, (*said, enough(result))))
-    return f"{_capital(told)}." if told else ""
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
 def too_small(result: Artifact | RunsCompared) -> str:
@@ -342,7 +342,3 @@ def reason(artifact: Artifact) -> str:
     """The verdict's reason, and the flag that lets a weak baseline count where that is the reason."""
     hint = "; if it is meant to be weak: --weak-baseline warn" if artifact.baseline_is_too_weak else ""
     return artifact.reason + hint
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -33,7 +33,7 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
     with_concepts: set[str] = set()
     for result in results:
         accuracy: Any = result.get("accuracy")
-        if _known(accuracy):
+        if isinstance(accuracy, Real) and math.isfinite(accuracy):
             accuracies, matched = attempts.setdefault(str(result["task"]), ([], []))
             accuracies.append(float(accuracy))
             matched.append(result.get("matched") or ())
@@ -133,10 +133,6 @@ def d2(attempts: int) -> float:
         above = 0.5 * math.erfc(i * step / math.sqrt(2))
         total += 1 - below**attempts - above**attempts
     return total * step
-
-
-def _known(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _mean(values: Sequence[float]) -> float:
