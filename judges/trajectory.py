@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from judges.judgment import Count, Seconds, AttemptPart, Usd
+from judges.judgment import AttemptPart, Count, Seconds, Usd
 
 MOST_NAMES = 50
 OTHER = "(other)"
