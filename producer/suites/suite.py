@@ -34,8 +34,6 @@ class Suite:
     path: Path
     folder: Path
     skill_id: str
-    version: str
-    description: str
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -90,8 +88,6 @@ def _checked(document: Document, path: Path) -> Suite:
         path=path,
         folder=path.parent,
         skill_id=content["skill_id"],
-        version=content["version"],
-        description=content.get("description", ""),
         tasks=tuple(Task.model_validate(task, context={"sees": sees}) for task in tasks),
         warnings=tuple(map(str, document.problems(_doubts(document.root)))),
         hints=tuple(map(str, document.problems(_hints(document.root)))) if sees is None else (),
