@@ -26,9 +26,10 @@ from aggregate.text import files
 from aggregate.text.files import exists, write_bytes, writing
 from aggregate.text.formats import plain
 from judges.errors import UpliftError
+from producer import state_root
 from producer.baselines.cache import BaselineCache
 from producer.server import joining
-from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, file_name, finished
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, check_run_id, file_name, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
 
@@ -182,11 +183,12 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
+    check_run_id(run_id)  # the latest of a broker is called as somebody there liked
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:
         try:
-            for path in artifact_paths(places, run_id):
+            for path in state_root.artifact_paths(places, run_id):
                 with suppress(OSError):
                     file.load(path, MAX_STATE_BYTES)
         except NotAnArtifact as problem:
