@@ -137,6 +137,8 @@ def _why_not(artifact: Artifact) -> str:
         return f"given up after {_made(artifact)}"
     if artifact.baseline_is_too_weak and "errors" not in codes:
         return "the baseline passes too few tasks"
+    if "errors" not in codes and (used := {"never_loaded", "baseline_loaded"}.intersection(codes)):
+        return "the skill was never loaded" if "never_loaded" in used else "the baseline read the skill"
     if "errors" in codes or errors:
         return f"{errors} of {counted(run, 'attempt')} ended in error"
     return "no task was judged in both arms"
@@ -162,6 +164,8 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
         parts += [counted(made, "attempt") + (f" of {artifact.pass_k}" if made < artifact.pass_k else "")]
     models = ", ".join(names.values()) if len(names) <= 3 and artifact.was_run else ""
     said = [f"{plain(artifact.name, _NAME)}{other}", " × ".join(parts), models]
+    if state not in _SHOWN:  # elsewhere the line of costs says so
+        said.append(_loaded(artifact))
     values: Values = {"skill": artifact.skill_id, "against": artifact.baseline}
     values |= {"tasks": tasks if made else None, "models": len(names)}
     values |= {"attempts": made, "planned_attempts": artifact.pass_k}
@@ -224,12 +228,10 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     cost = artifact.efficiency.all.get("cost") if artifact.efficiency else None
     said = [sentences.efficiency(artifact).rstrip(".")]
     values: Values = {"ratio": cost.ratio, "low": cost.low, "high": cost.high} if cost else {}
-    loaded, loads = _loads(artifact, artifact.arm)
-    if loads:
-        other_loads = "{} of {}".format(*_loads(artifact, BASELINE))
-        also = f" (baseline {other_loads})" if not other_loads.endswith(" 0") else ""
-        said.append(f"skill loaded in {loaded} of {counted(loads, 'attempt')}{also}")
-        values |= {"loaded": loaded, "loads": loads}
+    if loads := _loaded(artifact):
+        said.append(loads)
+        loaded, number = sentences.loads(artifact, artifact.arm)
+        values |= {"loaded": loaded, "loads": number}
     mine, other = artifact.metrics_of(artifact.arm), artifact.metrics_of(BASELINE)
     for name, noun in (("timeouts", "time-out"), ("errors", "error")):
         counts = [getattr(arm, f"n_{name}") for arm in (mine, other)]
@@ -244,10 +246,13 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     return _line("cost", text, values) if text else None
 
 
-def _loads(artifact: Artifact, arm: str) -> tuple[int, int]:
-    """In how many attempts of an arm its skill was loaded, and of how many that is known."""
-    models = (artifact.skill_loads or {}).get(arm, {}).values()
-    return sum(one.loaded for one in models), sum(one.n for one in models)
+def _loaded(artifact: Artifact) -> str:
+    """In how many attempts the mounted skill was loaded; empty where none was mounted."""
+    (loaded, number), (also, of) = (sentences.loads(artifact, arm) for arm in (artifact.arm, BASELINE))
+    if not number:
+        return ""
+    other = f" (baseline {'–' if also is None else also} of {of})" if of else ""
+    return f"skill loaded in {'–' if loaded is None else loaded} of {counted(number, 'attempt')}{other}"
 
 
 def _triggers(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
@@ -262,7 +267,9 @@ def _why(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     counts: Counter[str] = Counter()
     for one in chain(*(artifact.errors or {}).values()):
         counts[one.message] += one.count
-    weak = artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or [])
+    codes = artifact.reason_codes or []
+    misused = artifact.baseline_is_too_weak or {"never_loaded", "baseline_loaded"}.intersection(codes)
+    weak = misused and "errors" not in codes
     if weak or artifact.status == "over_budget" or not counts:
         text = plain(sentences.reason(artifact), _MESSAGE)
         return _line("why", text) if state != "cancelled" else None
@@ -452,6 +459,8 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
             "mend the suite or the baseline; if it is meant to be weak, run again with --weak-baseline warn"
         )
         return (remedy,)
+    if "never_loaded" in (artifact.reason_codes or []):
+        return ("make the skill's description say when to use it, then run again; or add --unloaded warn",)
     if _stopped_after(artifact) is not None:
         return ("mend what the errors say, then run again",)
     return "mend that, then try those attempts again", "resume", run

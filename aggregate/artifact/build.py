@@ -196,7 +196,7 @@ class _Candidate:
     def loads(self) -> blocks.Loads:
         """A bare model has no skill to load, whatever its records say."""
         arms = [self.arm, *([BASELINE] if self.info.baseline == "skill" else [])]
-        return blocks.loads(self.frames.attempts, self.info.tasks, arms)
+        return blocks.loads(self.frames.attempts, self.info, arms)
 
 
 def _measured(view: _Candidate) -> dict[str, Any]:
@@ -258,6 +258,7 @@ def _verdict(view: _Candidate) -> Verdict:
         baseline_must_pass=info.baseline_must_pass,
         no_baseline=info.baseline == "none",
         n_pairs=compared["n_pairs"],
+        skill_use=blocks.skill_misuse(info, view.frames.attempts, view.loads.get(view.arm, {})),
     )
 
 

@@ -26,6 +26,8 @@ _WORDS = {
     "over_budget": "the budget ran out{why}",
     "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
     "weak_baseline": "baseline pass rate {rate} < {least} ({tasks})",
+    "never_loaded": "the skill was loaded in 0 of {attempts}: nothing here comes from it",
+    "baseline_loaded": "the bare baseline read the candidate's skill in {attempts}",
     "ended": "the run ended before all its attempts were made: no decision",
     "weak_baseline_certain": "{why}",
     "no_pairs": "no task was judged in both arms",
@@ -339,6 +341,17 @@ def simulated(artifact: Artifact | RunsCompared) -> str:
 
 
 def reason(artifact: Artifact) -> str:
-    """The verdict's reason, and the flag that lets a weak baseline count where that is the reason."""
+    """The verdict's reason, and the flag that lets it count where a weak baseline or an unused skill is the reason."""
     hint = "; if it is meant to be weak: --weak-baseline warn" if artifact.baseline_is_too_weak else ""
+    if "never_loaded" in (artifact.reason_codes or []):
+        hint += "; if it need not be loaded: --unloaded warn"
     return artifact.reason + hint
+
+
+def loads(artifact: Artifact, arm: str) -> tuple[int | None, int]:
+    """In how many attempts of an arm its skill was loaded, and of how many that is known; None where of none."""
+    models = (artifact.skill_loads or {}).get(arm, {}).values()
+    told = [one for one in models if one.loaded is not None]
+    if not told:
+        return None, sum(one.n for one in models)
+    return sum(one.loaded or 0 for one in told), sum(one.n for one in told)

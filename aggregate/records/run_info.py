@@ -71,9 +71,9 @@ class RunInfo(ResultSettings):
     `baseline_reuse_count` counts this run and each earlier one compared with the same cached baseline.
     `planned_attempts` covers all arms and models; plan minus records is what was skipped. `why` is the message
     that ended a run before its time. `assumed_usd` counts towards the budget for calls of unknown cost.
-    `rejudged_from` is the run whose completions these are, `baseline_run_id` the one whose candidate, blessed,
-    is the baseline. `lane` is the pipeline's, which has nothing to do with queues; `source_run_id` and
-    `source_ranking_artifact` are the run id and the path of the ranking.
+    `mounted` are the models for which skills are mounted. `rejudged_from` is the run whose completions these are,
+    `baseline_run_id` the one whose candidate, blessed, is the baseline. `lane` is the pipeline's, which has nothing
+    to do with queues; `source_run_id` and `source_ranking_artifact` are the run id and the path of the ranking.
     """
 
     run_id: str
@@ -94,6 +94,7 @@ class RunInfo(ResultSettings):
     wasted_usd: float | None = None
     wasted_attempts: int = 0
     planned_attempts: int | None = None
+    mounted: tuple[str, ...] = ()
     rejudged_from: str | None = None
     baseline_run_id: str | None = None
     source_run_id: str | None = None

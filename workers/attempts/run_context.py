@@ -7,6 +7,7 @@ what nobody knows is counted apart, never as nothing.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 import time
 from collections import OrderedDict
@@ -20,17 +21,18 @@ from typing import Any, Literal, cast
 
 import redis.asyncio
 
-from aggregate.records.record import AttemptRecord
+from aggregate.records.record import SKILL, AttemptRecord, unpack_steps
 from judges.judgment import Completion, ranges, usage
+from judges.trajectory import Trajectory
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel, message
 from workers.models.policy import refuses
 from workers.store import keys
-from workers.store.bundles import MAX_TOTAL_BYTES, BundleError, BundleMissing, Folders
+from workers.store.bundles import MAX_TOTAL_BYTES, BundleError, BundleMissing, Folders, is_digest
 from workers.store.claims import Coalescer, RunClaims
 from workers.store.keys import WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, ModelSettings, Policy, SkillMode, Task
-from workers.store.run_store import NotServed, read_manifest, read_task
+from workers.store.run_store import NotServed, pack_steps, read_manifest, read_task
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
@@ -129,7 +131,8 @@ def measured(completion: Completion) -> Completion:
 class Answer:
     """How asking ended: with a completion, or with a time-out or an error and why.
 
-    Where there is no answer, `completion` is what was used and paid, as far as it is known.
+    Where there is no answer, `completion` is what was used and paid, as far as it is known. `trajectory` leaves out the
+    text of the `skill`, which is kept once a run.
     """
 
     request: Request
@@ -141,6 +144,8 @@ class Answer:
     retries: int = 0
     hopeless: bool = False
     bill: Bill = field(default_factory=Bill)
+    trajectory: Trajectory | None = None
+    skill: str = ""
 
 
 def now() -> str:
@@ -223,6 +228,7 @@ class Run:
 
     def __post_init__(self) -> None:
         # What batches ask for meanwhile travels together; a task is taken to be as large as a long one.
+        self._keep = self.client.register_script(script("keep_steps"))
         self._fetch = Coalescer(self._fetched, size=lambda numbers: len(numbers) * LARGE_TASK_BYTES)
 
     async def _fetch_tasks(self, numbers: set[int]) -> dict[int, Task]:
@@ -251,6 +257,38 @@ class Run:
         if skill is None or self.skill_mode(question.model) == "mount":
             return question.task.prompt, skill
         return prepend(skill_text(skill), question.task.prompt), None
+
+    def skill_of(self, question: Question) -> str:
+        """The text of the arm's skill; empty where it has none that can be read."""
+        with suppress(OSError, UnicodeDecodeError, KeyError):
+            return skill_text(self.skills[question.arm])
+        return ""
+
+    async def keep_steps(self, trajectory: Trajectory, skill: str) -> str:
+        """Keep an attempt's steps while the run has room for more; returns their digest, or why they are not kept."""
+        digest, data = await asyncio.to_thread(pack_steps, trajectory)
+        most = int(self.manifest.trajectory_mb * 1_000_000)
+        text = gzip.compress(skill.encode(), mtime=0) if trajectory.skill else b""
+        values: list[Any] = [
+            most,
+            digest,
+            data,
+            WORKING_SECONDS,
+            SKILL + trajectory.skill if trajectory.skill else "",
+            text,
+        ]
+        named = Keys(self.manifest.run_id)
+        if await self._keep(keys=[named.state, named.steps], args=values):
+            return digest
+        return f"not kept: the run's steps have {self.manifest.trajectory_mb:g} MB (trajectory_mb) already"
+
+    async def kept_steps(self, digest: str | None) -> Trajectory | None:
+        """The steps of an answer that was given before; None where they were not kept."""
+        if digest is None or not is_digest(digest):
+            return None
+        key = Keys(self.manifest.run_id).steps
+        data = await cast("Awaitable[bytes | None]", self.client.hget(key, digest))
+        return None if data is None else Trajectory.model_validate_json(unpack_steps(data))
 
     def model(self, spec: str) -> Model:
         if spec not in self.models:

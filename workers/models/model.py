@@ -95,7 +95,8 @@ class Request:
     """One question, with what agents and simulated models need beside the prompt.
 
     `prompt` already holds the skill's text in prepend mode; `skill` is the folder to mount in mount mode.
-    `workspace` is the agent's working folder and holds the task's files.
+    `workspace` is the agent's working folder and holds the task's files. `others` are skills of other arms, which
+    whoever has none must not find; `trace` is where the steps are noted (`workers/models/steps.py`).
     """
 
     prompt: str
@@ -105,8 +106,10 @@ class Request:
     attempt: int = 1
     earlier_errors: int = 0
     skill: Path | None = None
+    others: tuple[Path, ...] = ()
     workspace: Path | None = None
     suite: Path | None = None
+    trace: object = None
     params: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 300.0
     sandbox: Sandbox = "auto"

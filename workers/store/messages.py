@@ -138,6 +138,7 @@ class CommandSpec(_Message):
     turns_path: str | None = None
     skill_invoked_path: str | None = None
     error_path: str | None = None
+    trajectory: str | None = None
     environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     skill_folder: str | None = None
     skill_argv: tuple[str, ...] = ()
@@ -301,6 +302,19 @@ class WorkerSettings(SharedSettings):
             "Ask no judge model once a required check that asks none has failed; such scores are missing.",
         ),
     ] = False
+    trajectory: Annotated[
+        Literal["all", "failed", "off"],
+        Setting(
+            "Output",
+            "Keep the steps of all attempts, of those that failed, or of none (off): they hold what agents saw.",
+            "WHICH",
+        ),
+    ] = "all"
+    trajectory_mb: Annotated[
+        float,
+        Field(ge=0),
+        Setting("Output", "How many MB of steps a run keeps on the server, compressed.", in_evaluate=False),
+    ] = 256
     sandbox: Annotated[
         Sandbox,
         Setting(
