@@ -194,10 +194,7 @@ def panel(task: Task) -> list[str]:
 
 
 def used_settings(settings: ModelSettings, sandbox: Sandbox, *models: str | None) -> dict[str, Any]:
-    """What of the settings changes these models' answers; of the declared programs only those that are asked.
-
-    What a program may reach changes them as well: with a sandbox that is its network, else all that the worker can.
-    """
+    """What of the settings changes these models' answers: of declared programs those asked, and what they may reach."""
     used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
     used |= settings.model_dump(
         mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands", "network"}, exclude_defaults=True

@@ -12,7 +12,6 @@ import typer
 from producer.commands.flags import Json, options, takes_settings
 from producer.settings.run_settings import RunSettings
 from workers.store.messages import ServeSettings
-from workers.store.process_settings import POLICY
 
 _NO_SERVER = {"broker": "none: this command starts no server"}
 
@@ -55,6 +54,7 @@ def worker(
     """
     from producer.server import open_server
     from workers.store.keys import redacted
+    from workers.store.process_settings import POLICY
     from workers.store.redis_client import check
 
     settings = options(context, flags)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,7 +25,7 @@ from aggregate.records.run_info import BASELINE
 from aggregate.report.result_tables import Material, read_tasks
 from aggregate.text import files
 from aggregate.text.files import exists, write_bytes, writing
-from aggregate.text.formats import plain
+from aggregate.text.formats import counted, plain
 from judges.errors import UpliftError
 from producer import state_root
 from producer.baselines.cache import BaselineCache
@@ -142,7 +143,7 @@ def _in_one_pass(
     run_id, now = run.run_id, time.time()
     notes = places.notes(run_id)
     cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
-    workspaces = Workspaces(places.workspaces(run_id))
+    workspaces, steps = Workspaces(places.workspaces(run_id)), set[str]()
     broken: list[Exception] = []
 
     def records() -> Iterator[AttemptRecord]:
@@ -150,6 +151,7 @@ def _in_one_pass(
             if cache is not None and index in notes.cache_keys:
                 cache.put(notes.cache_keys[index], record, now, notes.answer_keys.get(index))
             workspaces.note(record)
+            steps.update(filter(None, [record.trajectory]))
             try:
                 if not broken:
                     page.add(record)
@@ -160,7 +162,7 @@ def _in_one_pass(
             yield record
 
     write_records(places.records(run_id), records())
-    if lost := workspaces.save(store):
+    for lost in filter(None, (workspaces.save(store), _save_steps(store, run, steps, places))):
         artifacts = [artifact.with_warning(lost) for artifact in artifacts]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
     written = write(artifacts, notes, places)
@@ -179,6 +181,18 @@ def _in_one_pass(
         written = write([artifact.with_warning(lost) for artifact in written], notes, places)
     store.touch(run_id, KEEP_DAYS)
     return written
+
+
+def _save_steps(store: Store, run: StoredRun, digests: set[str], places: Places) -> str | None:
+    """Bring the steps of all attempts home, as one archive; says of how many the server had no room for them."""
+    if digests:
+        with writing(places.steps(run.run_id)) as raw, zipfile.ZipFile(raw, "w") as archive:
+            for digest, data in store.steps(run.run_id, digests):
+                archive.writestr(zipfile.ZipInfo(f"{digest}.gz"), data)
+    if not (lost := store.steps_left_out(run.run_id)):
+        return None
+    limit = f"{run.manifest.trajectory_mb:g} MB"
+    return f"the steps of {counted(lost, 'attempt')} are not kept: limit {limit} a run (trajectory_mb)"
 
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:

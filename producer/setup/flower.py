@@ -12,7 +12,9 @@ import base64
 import binascii
 import hmac
 import logging
+import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,14 +137,13 @@ class Monitor:
             raise CannotListen(f"cannot listen on {address}, port {port}: {problem.strerror}") from None
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until told to stop; ends this process, because Flower's threads try for ever to reach a lost broker."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
+        with suppress(KeyboardInterrupt):
             self._flower.start()
-        except KeyboardInterrupt:
-            pass
-        finally:
+        with suppress(KeyboardInterrupt):
             self._flower.stop()
+        os._exit(0)
 
 
 def _is_plain(text: str) -> bool:

@@ -25,7 +25,10 @@ _OWN_ADDRESSES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL")
 def refuses(policy: Policy | None, manifest: Manifest, task: Task | None = None) -> str | None:
     """Why this worker leaves the run to others, for what its manifest asks or what a task of it asks; None if not."""
     reasons = _of_run(policy, manifest) if task is None else _of_task(policy, manifest, task)
-    return next(reasons, None)
+    try:
+        return next(reasons, None)
+    except UnknownModel as problem:
+        return str(problem)
 
 
 def serves(policy: Policy | None) -> str:
@@ -55,7 +58,7 @@ def _of_run(policy: Policy | None, manifest: Manifest) -> Iterator[str]:
         yield f"it has {manifest.grid.attempts:,} attempts, and {policy.largest_run:,} are allowed"
     if manifest.sandbox == "off" and policy.least_sandbox != "off":
         yield f"it asks for no sandbox, and {policy.least_sandbox} is the least"
-    if getattr(manifest.settings, "network", "provider") == "open" and "*" not in policy.serve_hosts:
+    if manifest.settings.network == "open" and "*" not in policy.serve_hosts:
         yield "it asks for an open network, which serve_hosts does not allow"
     rejudged = manifest.rejudged_from is not None
     yield from _models(policy, manifest, asked(manifest.models, (), None, rejudged=rejudged))
@@ -70,7 +73,7 @@ def _of_task(policy: Policy | None, manifest: Manifest, task: Task) -> Iterator[
     for kind in dict.fromkeys(leaf.kind for leaf in task.leaves):
         if policy.serve_judges is not None and kind not in policy.serve_judges:
             yield f"judge {kind} of task {task.id} is not among serve_judges"
-    for host in getattr(task, "network", ()):
+    for host in task.network:
         if not any(fnmatchcase(host.lower(), allowed.lower()) for allowed in policy.serve_hosts):
             yield f"host {host} of task {task.id} is not among serve_hosts"
     if task.rubrics:
@@ -84,11 +87,7 @@ def _models(policy: Policy, manifest: Manifest, specs: Iterable[str]) -> Iterato
     address = settings.params.get("base_url") or None
     addresses = (None, *VENDORS, *policy.serve_base_urls, *map(os.environ.get, _OWN_ADDRESSES))
     for spec in specs:
-        try:
-            model = parse(spec)
-        except UnknownModel as problem:
-            yield str(problem)
-            continue
+        model = parse(spec)
         allowed = policy.serve_models
         if allowed is not None and not any(model.kind == one or fnmatchcase(spec, one) for one in allowed):
             yield f"{spec} is not among serve_models"

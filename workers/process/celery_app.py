@@ -24,7 +24,7 @@ from kombu.exceptions import BatchPublishError
 from kombu.pools import ProducerPool
 
 from judges.safe_text import storable
-from workers.process.transport import MOST_AT_ONCE, Connection, Together, blocking_pool
+from workers.process.transport import FINISH_JOB, JOB, MOST_AT_ONCE, Connection, Together, blocking_pool
 from workers.store.keys import (
     FINISH,
     LANES,
@@ -80,7 +80,7 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
 def _add_jobs(app: App) -> None:
 
-    @app.task(name="uplift.run_batch", shared=False, bind=True, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    @app.task(name=JOB, shared=False, bind=True, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
     def run_batch(job: Any, *told: Any, **named: Any) -> int:
         """Run attempts and store their records; returns how many. A chord counts jobs without their results."""
         from workers.process.engine import Drained, read_batch
@@ -109,7 +109,7 @@ def _add_jobs(app: App) -> None:
         finally:
             app.engine.ended.add(job.request.id)
 
-    @app.task(name="uplift.finish_run", shared=False, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    @app.task(name=FINISH_JOB, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
     def finish_run(run_id: str, generation: int, number: int) -> None:
         """Give errors another round, or seal the run and aggregate it."""
         from workers.rounds.finish import finish

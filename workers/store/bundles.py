@@ -136,6 +136,9 @@ def unpack(data: bytes, into: Path, *, digest: str | None = None, most_bytes: in
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             for count, member in enumerate(tar, start=1):
                 _check_count(count)
+                most_bytes -= member.size
+                if most_bytes < 0:
+                    raise BundleTooLarge("unpacks to more than is allowed")
                 _write(tar, member, into)
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
         raise BundleInvalid(f"not a bundle: {error}") from error

@@ -48,7 +48,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSett
         agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
         lease_seconds=_seconds(environment, "UPLIFT_LEASE_SECONDS", LEASE_SECONDS, least=1),
         drain_seconds=_seconds(environment, "UPLIFT_DRAIN_SECONDS", 8.0, least=0),
-        policy=_policy(environment.get(POLICY, "{}")),
+        policy=_policy(environment.get(POLICY) or "{}"),
     )
 
 
