@@ -5,7 +5,8 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /build
 COPY . .
 RUN python -m venv /opt/uplift \
- && /opt/uplift/bin/pip install -c constraints.txt ".[anthropic,openai,monitor]"
+ && /opt/uplift/bin/pip install --require-hashes --no-deps -r requirements.lock \
+ && /opt/uplift/bin/pip install --no-deps --no-build-isolation .
 
 FROM python:3.11-slim
 # bubblewrap holds what judges run; tini passes signals on and buries the children of ended processes.

@@ -28,13 +28,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aggregate.artifact.model import Artifact
-    from aggregate.formulas.intervals import Interval
-    from aggregate.records.record import AttemptRecord
-    from judges.errors import UpliftError
-    from producer.display.snapshot import View
-    from producer.library import Result, aevaluate, evaluate
-    from workers.store.messages import ModelSettings
+    from aggregate.artifact.model import Artifact as Artifact
+    from aggregate.formulas.intervals import Interval as Interval
+    from aggregate.records.record import AttemptRecord as AttemptRecord
+    from judges.errors import UpliftError as UpliftError
+    from producer.display.snapshot import View as View
+    from producer.library import Result as Result
+    from producer.library import aevaluate as aevaluate
+    from producer.library import evaluate as evaluate
+    from workers.store.messages import ModelSettings as ModelSettings
 
 _HOMES = {
     "Artifact": "aggregate.artifact.model",
@@ -48,17 +50,7 @@ _HOMES = {
     "evaluate": "producer.library",
 }
 
-__all__ = [
-    "Artifact",
-    "AttemptRecord",
-    "Interval",
-    "ModelSettings",
-    "Result",
-    "UpliftError",
-    "View",
-    "aevaluate",
-    "evaluate",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

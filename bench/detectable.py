@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from aggregate.formulas.intervals import UNSEEN, share_below
-from aggregate.formulas.power import min_detectable_effect
+from aggregate.formulas.power_and_stopping import min_detectable_effect
 
 TASKS = (10, 15, 20, 40, 100)
 ATTEMPTS = (1, 2, 3, 5, 10)

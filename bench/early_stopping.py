@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from aggregate.formulas.intervals import differences_interval
-from aggregate.formulas.stopping_rules import PlannedLook, look_at_decision, plan_looks
+from aggregate.formulas.power_and_stopping import PlannedLook, look_at_decision, plan_looks
 from aggregate.formulas.verdict import decision
 from bench.simulated_tasks import POPULATIONS, Array, Bits, Population, Setting, of_kind, shares_below
 

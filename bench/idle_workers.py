@@ -18,10 +18,10 @@ from pathlib import Path
 from bench.engine import options_for, until
 from bench.rows import Row, show
 from producer import plan
+from producer import server as servers
 from producer.baselines.cache import Reuse
 from producer.runs.submit import submit
-from producer.server import private_server
-from producer.server.connect import open_server
+from producer.server import open_server
 from workers.store.redis_client import workers
 
 SECONDS = 15.0
@@ -29,7 +29,7 @@ SECONDS = 15.0
 
 def rows(count: int = 30, *, runs: int = 10) -> list[Row]:
     """The bars: 3 commands a second and 5 connections; how soon work is begun is a fact."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, private_server.serving(Path(name)) as private:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, servers.serving(Path(name)) as private:
         command = [sys.executable, "-P", "-m", "workers"]
         environment = {**os.environ, "UPLIFT_BROKER": private.url}
         started = [

@@ -24,10 +24,10 @@ from pathlib import Path
 from bench.engine import write_suite
 from bench.rows import Row, show
 from producer import plan
+from producer import server as servers
 from producer.baselines.cache import Reuse
 from producer.runs.submit import submit
-from producer.server import private_server
-from producer.server.connect import Server, open_server
+from producer.server import Server, open_server
 from producer.settings.run_settings import RunSettings
 from workers.store.keys import Keys
 from workers.store.redis_client import workers
@@ -45,7 +45,7 @@ def rows(kills: int = 20, seed: int = 1) -> list[Row]:
     draw = random.Random(seed)
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
-        private_server.serving(Path(name) / "server") as private,
+        servers.serving(Path(name) / "server") as private,
     ):
         server = open_server(private.url)
         for _ in range(0, kills, AT_ONCE):

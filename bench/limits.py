@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.rows import Row, show
-from producer.server import private_server
+from producer import server as servers
 from workers.store.redis_client import connect, workers
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -137,7 +137,7 @@ def _run(folder: Path, kind: str, count: int, url: str, minutes: float) -> None:
     environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": url}
     uplift = [sys.executable, "-P", "-m", "producer.cli"]
     quiet = subprocess.DEVNULL
-    with private_server.serving(folder / "server") as server:
+    with servers.serving(folder / "server") as server:
         started = [
             subprocess.Popen(
                 [*uplift, "worker", "--broker", server.url], env=environment, stdout=quiet, stderr=quiet

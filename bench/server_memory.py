@@ -21,11 +21,11 @@ from aggregate.records.record import AttemptRecord
 from bench.engine import SKILL
 from judges.judgment import Completion, Judgment
 from producer import plan
+from producer import server as servers
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
 from producer.runs.submit import submit
-from producer.server import private_server
-from producer.server.connect import Server, open_server
+from producer.server import Server, open_server
 from producer.settings.run_settings import RunSettings
 from workers.store.claims import Finished, RunClaims
 from workers.store.keys import LANES, Keys, waiting_keys
@@ -68,7 +68,7 @@ def measure(answer: int, attempts: int) -> Measured:
         folder, words = Path(name), Words()
         planned = _plan(folder, words, attempts)
         with (
-            private_server.serving(folder / "server") as private,
+            servers.serving(folder / "server") as private,
             closing(open_server(private.url)) as server,
         ):
             before = _used(server)

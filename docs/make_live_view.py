@@ -18,8 +18,7 @@ from rich.console import Console
 
 from producer.display.progress import LiveView
 from producer.display.snapshot import Looker, View
-from producer.server.connect import open_server
-from producer.server.private_server import address
+from producer.server import address, open_server
 from producer.state_root import Places
 from workers.store.redis_client import workers
 

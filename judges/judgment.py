@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
@@ -73,7 +73,10 @@ class _Stored(BaseModel):
 
 
 class Completion(_Stored):
-    """What the model returned. None means unknown, never zero."""
+    """What the model returned. None means unknown, never zero.
+
+    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
+    """
 
     text: str = ""
     truncated: bool = False
@@ -89,6 +92,7 @@ class Completion(_Stored):
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
+    refused: Annotated[tuple[tuple[str, Tally], ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:

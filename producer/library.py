@@ -73,9 +73,11 @@ _NO_KEYWORDS = (
 def keywords() -> dict[str, str]:
     """Every keyword of `evaluate` that is a setting of a run, with the setting's name."""
     from producer.settings.run_settings import RunSettings, described
+    from workers.store.messages import ServeSettings
 
     settings = {name: setting for name, setting in described().items() if name in RunSettings.model_fields}
-    return {setting.keyword: name for name, setting in settings.items() if name not in _NO_KEYWORDS}
+    others = {*_NO_KEYWORDS, *ServeSettings.model_fields}
+    return {setting.keyword: name for name, setting in settings.items() if name not in others}
 
 
 def evaluate(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, **options: Any) -> Result:

@@ -44,7 +44,7 @@ _SHOWN_FILES = 3
 class PlannedArm:
     """An arm and what it is given; `score` is the ranking's for a candidate of a pipeline.
 
-    A candidate that is not run has the verdict for that, and why.
+    A candidate that is not run has the verdict for that, and why. A baseline that git has, has its `commit`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class PlannedArm:
     score: float | None = None
     verdict: Literal["skipped", "error"] | None = None
     reason: str = ""
+    commit: str = ""
 
 
 # Makes a baseline that lies in no folder; it is told which files no agent may read.
@@ -85,7 +86,7 @@ class Plan:
     `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
     `recorded` has the answers of `replay:` models.
     `blessed` holds the baseline's records where a file has them all, so that none is run. `environment` says which
-    commit and branch the skill is at.
+    commit and branch the skill is at, and from which commit the baseline is.
     """
 
     run_id: str
@@ -111,6 +112,13 @@ class Plan:
     @property
     def baseline(self) -> PlannedArm | None:
         return next((arm for arm in self.arms if arm.name == "baseline"), None)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said before the run: the commit that the baseline is from, and all warnings."""
+        commit = self.environment.get("baseline_commit")
+        said = [f"the baseline is the skill at {plain(str(self.options.baseline), 80)}, commit {commit}"]
+        return (*(said if commit else ()), *self.warnings)
 
     @property
     def bundles(self) -> list[Bundle]:
@@ -209,21 +217,17 @@ def make(
         is_agent(spec, options.settings)  # raises for a model, or a program, that nobody knows
     whole = suite or evals_json.load(options.task_suite)
     suite = suites.select(whole, tasks=options.tasks, tags=options.tags, tiers=options.tiers)
-    hidden = _not_for_agents(options, whole)
+    # What no agent may read, should it lie in a skill's folder: what it is judged by, and what others answered.
+    ours = (options.state_root, options.baseline_cache_dir, options.baseline_artifact, options.output)
+    hidden = (whole.path, whole.folder / "fixtures", *filter(None, ours))
     if options.ranking:
         arms, not_run, source = _pipeline(options, hidden)
     else:
         arms, not_run, source = _standalone(options, hidden, baseline)
-    warnings = [
-        *suite.warnings,
-        *(text for arm in arms if arm.skill for text in arm.skill.warnings),
-        *_unseen_edits(options, arms),
-        *_unseen_files(options, arms, hidden),
-    ]
-    _check_simulation(options, suite)
-    _check_messages(options, suite)
-    _check_files(options, suite)
-    _check_prices(options, suite)
+    of_skills = (text for arm in arms if arm.skill for text in arm.skill.warnings)
+    warnings = [*suite.warnings, *of_skills, *_unseen(options, arms, hidden)]
+    for words_of_refusal in _refused(options, suite):
+        raise InvalidOption(words_of_refusal)
     return Plan(
         run_id=run_id or new_run_id(),
         options=options,
@@ -271,10 +275,8 @@ def _pipeline(options: RunSettings, hidden: Collection[Path]) -> _Arms:
     # First: what is wrong with the target is no candidate's fault.
     baseline = _arm("baseline", None if options.baseline == "bare" else target, hidden)
     names = ["candidate"] if len(chosen) == 1 else [f"candidate:{entry.id}" for entry in chosen]
-    candidates = [
-        _candidate(name, entry, ranking, target, options, hidden)
-        for name, entry in zip(names, chosen, strict=True)
-    ]
+    named = zip(names, chosen, strict=True)
+    candidates = [_candidate(name, entry, ranking, target, options, hidden) for name, entry in named]
     arms = [arm for arm in candidates if arm.verdict is None]
     if arms and not options.no_baseline:
         arms.insert(0, baseline)
@@ -301,31 +303,22 @@ def _candidate(
         return replace(arm, verdict="error", reason=str(why))
 
 
-def _unseen_edits(options: RunSettings, arms: Collection[PlannedArm]) -> Iterator[str]:
-    """What to say of candidates that edit another file than the SKILL.md, which is all that many models are given."""
+def _unseen(options: RunSettings, arms: Collection[PlannedArm], hidden: Collection[Path]) -> Iterator[str]:
+    """What of a skill no model of the run is given that gets the SKILL.md alone: edited files first, then others."""
     blind = [spec for spec in options.models if not mounts(spec, options)]
+    alone = f"in prepend mode a skill is its {skills.FILE_NAME} alone"
     for arm in arms:
         if blind and arm.skill is not None and arm.skill.edited is not None:
             yield (
                 f"candidate {arm.candidate_id!r} edits {arm.skill.edited[0].name}, which {', '.join(blind)} never "
-                f"sees: in prepend mode a skill is its {skills.FILE_NAME} alone (--skill-mode mount gives all of it)"
+                f"sees: {alone} (--skill-mode mount gives all of it)"
             )
-
-
-def _unseen_files(
-    options: RunSettings, arms: Collection[PlannedArm], hidden: Collection[Path]
-) -> Iterator[str]:
-    """Which files of a skill no model of the run is given, for models that get the SKILL.md alone."""
-    blind = [spec for spec in options.models if not mounts(spec, options) and not is_simulated(spec)]
+    blind = [spec for spec in blind if not is_simulated(spec)]
     for skill in (arm.skill for arm in arms if blind and arm.skill is not None):
-        if not (others := skills.other_files(skill, without=hidden)):
-            continue
-        shown = ", ".join(plain(name, 40) for name in others[:_SHOWN_FILES])
-        more = f" and {len(others) - _SHOWN_FILES} more" if len(others) > _SHOWN_FILES else ""
-        yield (
-            f"{plain(', '.join(blind), 60)} never sees {shown}{more} of skill {skill.name}: "
-            f"in prepend mode a skill is its {skills.FILE_NAME} alone"
-        )
+        if others := skills.other_files(skill, without=hidden):
+            shown = ", ".join(plain(name, 40) for name in others[:_SHOWN_FILES])
+            more = f" and {len(others) - _SHOWN_FILES} more" if len(others) > _SHOWN_FILES else ""
+            yield f"{plain(', '.join(blind), 60)} never sees {shown}{more} of skill {skill.name}: {alone}"
 
 
 def mounts(spec: str, options: RunSettings) -> bool:
@@ -333,12 +326,6 @@ def mounts(spec: str, options: RunSettings) -> bool:
     if options.skill_mode is not None:
         return options.skill_mode == "mount"
     return mounts_skills(spec, options.settings)
-
-
-def _not_for_agents(options: RunSettings, suite: Suite) -> tuple[Path, ...]:
-    """What no agent may read, should it lie in a skill's folder: what it is judged by, and what others answered."""
-    ours = (options.state_root, options.baseline_cache_dir, options.baseline_artifact, options.output)
-    return (suite.path, suite.folder / "fixtures", *(path for path in ours if path is not None))
 
 
 def _arm(name: str, skill: Skill | None, hidden: Collection[Path]) -> PlannedArm:
@@ -365,41 +352,32 @@ def _recorded(options: RunSettings) -> Iterator[AttemptRecord]:
             yield from replay.read(Path(parsed.name), spec)
 
 
-def _check_prices(options: RunSettings, suite: Suite) -> None:
-    """Refuse a budget where a model's price is unknown: nobody could say when it is spent."""
-    if options.budget_usd is None:
-        return
-    for spec in asked(options.models, suite.tasks, options.judge_model):
+def _refused(options: RunSettings, suite: Suite) -> Iterator[str]:
+    """What these models cannot do with these tasks: it is said before anything is paid for."""
+    kinds = {spec: parse(spec).kind for spec in options.models}
+    if "sim" in kinds.values():
+        problems = [problem for task in suite.tasks if (problem := sim.missing_reply(task))]
+        if problems:
+            yield "; ".join(problems[:5])
+    prompted = [spec for spec, kind in kinds.items() if kind in ("claude-code", "command")]
+    why = f"messages are for API models (anthropic:, openai:); {', '.join(prompted)} needs a prompt"
+    if prompted and (remarks := {task.id: why for task in suite.tasks if task.messages}):
+        yield "\n".join(suites.located(suite.path, remarks))
+    live = [spec for spec, kind in kinds.items() if not is_simulated(spec) and kind != "replay"]
+    blind = [spec for spec in live if not is_agent(spec, options.settings)]
+    judged = [task.id for task in suite.tasks if any(isinstance(leaf, Files) for leaf in task.leaves)]
+    if blind and judged:
+        yield (
+            f"task {judged[0]} is judged by the files that an agent leaves, and {', '.join(blind)} leaves none; "
+            "ask an agent such as claude-code, or choose other tasks with --task"
+        )
+    # Without a price nobody could say when the budget is spent.
+    for spec in (
+        asked(options.models, suite.tasks, options.judge_model) if options.budget_usd is not None else ()
+    ):
         if first_estimate(spec, 0, options.settings) is None:
             name = "; or name the model, as in claude-code:NAME" if spec == "claude-code" else ""
-            raise InvalidOption(
+            yield (
                 f"--budget-usd needs the price of {spec}, which is unknown; give it in uplift.toml as "
                 f'[prices."{spec}"] with input and output in USD per million tokens{name}'
             )
-
-
-def _check_messages(options: RunSettings, suite: Suite) -> None:
-    """Refuse conversations where a model takes one prompt."""
-    prompted = [spec for spec in options.models if parse(spec).kind in ("claude-code", "command")]
-    why = f"messages are for API models (anthropic:, openai:); {', '.join(prompted)} needs a prompt"
-    if prompted and (remarks := {task.id: why for task in suite.tasks if task.messages}):
-        raise InvalidOption("\n".join(suites.located(suite.path, remarks)))
-
-
-def _check_files(options: RunSettings, suite: Suite) -> None:
-    """Refuse a judge of an agent's files where a model leaves none: each of its answers would be paid for nothing."""
-    asked = [spec for spec in options.models if not is_simulated(spec) and parse(spec).kind != "replay"]
-    blind = [spec for spec in asked if not is_agent(spec, options.settings)]
-    tasks = [task.id for task in suite.tasks if any(isinstance(leaf, Files) for leaf in task.leaves)]
-    if blind and tasks:
-        raise InvalidOption(
-            f"task {tasks[0]} is judged by the files that an agent leaves, and {', '.join(blind)} leaves none; "
-            "ask an agent such as claude-code, or choose other tasks with --task"
-        )
-
-
-def _check_simulation(options: RunSettings, suite: Suite) -> None:
-    if any(parse(spec).kind == "sim" for spec in options.models):
-        problems = [problem for task in suite.tasks if (problem := sim.missing_reply(task))]
-        if problems:
-            raise InvalidOption("; ".join(problems[:5]))

@@ -8,7 +8,7 @@ from typing import Any
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo, TaskInfo
 from judges.spec import Contains
-from producer.server.connect import Server, open_server
+from producer.server import Server, open_server
 from workers.store.keys import LANES, Keys, script
 from workers.store.messages import Arm, Manifest, Task
 from workers.store.run_store import Store, pack

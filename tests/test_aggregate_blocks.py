@@ -10,7 +10,7 @@ from builders import a_record, built
 from rich.console import Console
 
 from aggregate.artifact.build import build
-from aggregate.artifact.two_runs import compare
+from aggregate.artifact.comparison import compare
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import RunInfo
 from aggregate.report import html, markdown

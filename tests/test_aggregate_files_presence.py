@@ -10,7 +10,7 @@ from aggregate.text import files
 from producer import plan
 from producer.display import run_list
 from producer.importers import harbor
-from producer.runs import from_records, rejudge, reports
+from producer.runs import collect, from_records, rejudge
 from producer.settings.run_settings import RunSettings
 from producer.skills import ranking, skill
 from producer.skills.skill import InvalidSkill
@@ -91,7 +91,7 @@ A_RUN = an_artifact(verdict="pass", run_id="run-1")
         lambda root: Places(root).has_notes("run-1"),
         lambda root: from_records.compare_runs("run-1", "run-1", Places(root), margin=0.05),
         lambda root: rejudge.plan([A_RUN], Places(root), RunSettings()),
-        lambda root: reports.write([A_RUN], Places(root), "md"),
+        lambda root: collect.write_report([A_RUN], Places(root), "md"),
         lambda root: plan.fixtures_of(root / "suite"),
         lambda root: harbor.convert(root / "tasks"),
     ],

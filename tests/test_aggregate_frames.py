@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -18,6 +18,7 @@ from builders import a_record, both_arms, built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggregate.artifact import comparison
 from aggregate.records import frames, metrics, rows
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, Observer, RunInfo, TaskInfo
@@ -34,6 +35,11 @@ def a_judgment(score: float | None = 1.0, **fields: object) -> dict[str, object]
     }
 
 
+def of_candidate(made: frames.Frames) -> SimpleNamespace:
+    """The candidate's metrics, as the artifact has them before they are cleaned."""
+    return SimpleNamespace(**comparison.overall(made.attempts, made.tasks, ["candidate"], 1)["candidate"])
+
+
 def test_every_frame_has_its_columns_and_types_even_when_empty():
     empty, full = frames.collect([]), frames.collect(both_arms({"a": "pf"}, {"a": "fe"}))
     for name, columns in (
@@ -45,10 +51,10 @@ def test_every_frame_has_its_columns_and_types_even_when_empty():
         assert list(getattr(empty, name).columns) == list(columns)
         assert getattr(empty, name).dtypes.to_dict() == getattr(full, name).dtypes.to_dict()
         assert getattr(empty, name).empty
-    for keys in (("arm",), ("model", "arm"), ("tier", "arm"), ("judge", "arm")):
-        none, some = (metrics.grouped(one.attempts, one.tasks, keys) for one in (empty, full))
-        assert list(none.columns) == list(some.columns)
-        assert none.empty
+    assert comparison.overall(empty.attempts, empty.tasks, ["candidate"], 1) == {}
+    assert comparison.by_group(empty.attempts, empty.tasks, ["candidate"], 1, {}) == {
+        name: {} for name in comparison.GROUPINGS
+    }
 
 
 def test_an_error_is_neither_pass_nor_fail_nor_a_score_of_zero():
@@ -142,7 +148,7 @@ def test_group_metrics_by_hand():
         a_record("b", attempt=2, outcome="failed", score=0.0, completion={"cost_usd": 0.04}),
     ]
     made = frames.collect(records)
-    row = metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0]
+    row = of_candidate(made)
     scores = np.array([1.0, 0.5, 0.5, 0.0])
     assert row.pass_rate == 0.5
     assert row.first_attempt_rate == 0.5
@@ -162,25 +168,25 @@ def test_group_metrics_by_hand():
 
 def test_unknown_cost_is_missing_and_never_zero():
     made = frames.collect([a_record("a", completion={"cost_usd": None})])
-    row = metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0]
+    row = of_candidate(made)
     assert row.n_cost_known == 0
     for name in ("total_cost", "mean_cost_per_task", "mean_cost_per_attempt", "cop"):
-        assert math.isnan(row[name])
+        assert math.isnan(getattr(row, name))
 
 
 def test_a_cost_of_pass_without_a_pass_is_infinite_and_marked():
     made = frames.collect([a_record("a", outcome="failed", completion={"cost_usd": 0.5})])
-    named = metrics.named(metrics.grouped(made.attempts, made.tasks, ("arm",)).iloc[0])
-    assert math.isinf(named["cop"])
-    assert named["no_pass"] is True
+    row = of_candidate(made)
+    assert math.isinf(row.cop)
+    assert row.no_pass is True
 
 
 def test_tiers_hold_only_the_tasks_that_name_one_and_may_come_from_the_suite():
     records = [a_record("a", tier="T1"), a_record("b"), a_record("c")]
     made = frames.collect(records, [TaskInfo(id="b", tier="T2", judge="pytest")])
-    tiers = metrics.grouped(made.attempts, made.tasks, ("tier", "arm"))
-    assert tiers["tier"].tolist() == ["T1", "T2"]
-    assert metrics.grouped(made.attempts, made.tasks, ("judge", "arm"))["judge"].tolist() == ["pytest"]
+    groups = comparison.by_group(made.attempts, made.tasks, ["candidate"], 1, {})
+    assert list(groups["by_tier"]) == ["T1", "T2"]
+    assert list(groups["by_judge"]) == ["pytest"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -232,6 +238,25 @@ def test_unknown_arms_and_impossible_numbers_are_left_out_and_said():
         "1 records of unknown arm control were left out",
         "3 numbers out of range were treated as missing",
     )
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        ([], ()),
+        ([[("a.org", 1)]], ("1 connection to 1 other host was refused; {}",)),
+        ([[("a.org", 5)], [("a.org", 7)]], ("12 connections to 1 other host were refused; {}",)),
+        (
+            [[("a.org", 5), ("b.org", 1)], [("c.org", 7)]],
+            ("13 connections to 3 other hosts were refused; {}",),
+        ),
+    ],
+)
+def test_the_connections_that_were_refused_are_told_in_one_line_over_all_attempts(refused, told):
+    records = [a_record("a", attempt=n, completion={"refused": one}) for n, one in enumerate(refused, 1)]
+    records.append(a_record("b", outcome="error"))
+    remedy = "`--network open` allows them, unless they are local"
+    assert frames.collect(records).warnings == tuple(one.format(remedy) for one in told)
 
 
 def test_run_info_survives_json():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregate.formulas.power import attempts_needed, min_detectable_effect, tasks_needed
+from aggregate.formulas.power_and_stopping import attempts_needed, min_detectable_effect, tasks_needed
 from aggregate.formulas.significance import share_at_most_zero
 
 

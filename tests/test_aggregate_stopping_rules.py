@@ -11,7 +11,7 @@ from scipy import optimize, stats
 
 from aggregate.artifact.sentences import words
 from aggregate.formulas.intervals import delta_interval
-from aggregate.formulas.stopping_rules import look_at_decision, plan_looks
+from aggregate.formulas.power_and_stopping import look_at_decision, plan_looks
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,12 @@ from aggregate.artifact.model import AnswerLine, Artifact, LineKind, Needed, loa
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo
 from aggregate.report import html, junit, markdown
-from aggregate.report.answer_block import answer_block
 from aggregate.report.charts import axis
 from aggregate.report.result_tables import Material, candidate_row, groups, moved, next_of, ranked, shared
-from aggregate.report.terminal import result_table
+from aggregate.report.terminal import answer_block, result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
-from producer.display import run_status
+from producer.display import run_list
 from producer.display.progress import usd
 from producer.display.run_list import attempt_texts
 
@@ -179,8 +178,8 @@ def terminal(artifacts: list[Artifact], width: int) -> str:
 
 def status(artifacts: list[Artifact]) -> str:
     """What people read, and what scripts do."""
-    facts = run_status._over("RUN", artifacts)
-    lines = "\n".join(f"{name} {text}" for name, text in run_status._ended_lines(facts))
+    facts = run_list._over("RUN", artifacts)
+    lines = "\n".join(f"{name} {text}" for name, text in run_list._ended_lines(facts))
     return lines + json.dumps(facts, ensure_ascii=False)
 
 
@@ -386,7 +385,7 @@ def test_the_list_of_runs_and_standard_output_tell_the_same_end(end):
             candidate_row(artifact, " here")[-1].split(":")[0].split(",")[0] for artifact in artifacts
         )
         assert sorted(said.split(", ")) == sorted(f"{count} {word}" for word, count in words.items())
-    facts = run_status.results(artifacts)
+    facts = run_list.results(artifacts)
     assert facts["verdict"] in [artifact.verdict for artifact in artifacts]
     if len(artifacts) > 1:
         assert "decision" not in facts
@@ -765,9 +764,9 @@ def test_a_sum_says_what_it_is_wherever_nothing_else_does():
 
 def test_people_read_a_runs_state_in_words():
     (artifact,) = frozen("given_up")
-    facts = run_status._over("RUN", [artifact])
+    facts = run_list._over("RUN", [artifact])
     assert facts["state"] == "hopeless"
-    assert dict(run_status._ended_lines(facts))["state"] == "given up"
+    assert dict(run_list._ended_lines(facts))["state"] == "given up"
 
 
 def test_models_of_a_kind_are_explained_where_their_short_names_stand():
@@ -818,7 +817,7 @@ def test_marks_of_a_difference_have_not_the_colours_of_passed_and_failed():
 
 
 def test_times_are_the_same_zulu_times_while_a_run_goes_on_and_after():
-    assert run_status.moment(0) == "1970-01-01T00:00:00Z"
+    assert run_list.moment(0) == "1970-01-01T00:00:00Z"
 
 
 def test_sums_and_times_too_small_to_read_are_written_as_such():

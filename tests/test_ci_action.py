@@ -151,12 +151,12 @@ def test_what_must_happen_after_a_failure_does():
 # What the steps do
 
 
-def test_the_action_installs_itself_with_its_extras_or_what_it_is_told(tmp_path):
+def test_the_action_installs_locked_files_and_itself_or_what_it_is_told(tmp_path):
     runner = a_runner(tmp_path)
     stand_in = tmp_path / "bin" / "python"
     stand_in.write_text(
         '#!/bin/sh\nmkdir -p "$3/bin"; cat > "$3/bin/python" <<\'E\'\n'
-        '#!/bin/sh\nfor word; do last=$word; done; echo "$last" >> "$(dirname "$0")/installed"\nE\n'
+        '#!/bin/sh\necho "$*" >> "$(dirname "$0")/installed"\nE\n'
         'chmod +x "$3/bin/python"\n'
     )
     ended = runner.run("Install Uplift")
@@ -164,7 +164,12 @@ def test_the_action_installs_itself_with_its_extras_or_what_it_is_told(tmp_path)
     runner.inputs["source"] = "./a wheel.whl"
     runner.run("Install Uplift")
     installed = tmp_path / "temp/uplift-venv/bin/installed"
-    assert installed.read_text().splitlines() == ["/action[anthropic,openai]", "./a wheel.whl"]
+    pip = "-m pip install --quiet --disable-pip-version-check"
+    assert installed.read_text().splitlines() == [
+        f"{pip} --require-hashes --no-deps -r /action/requirements.lock",
+        f"{pip} --no-deps --no-build-isolation /action",
+        f"{pip} ./a wheel.whl",
+    ]
     assert (tmp_path / "temp/path").read_text().splitlines()[0] == str(tmp_path / "temp/uplift-venv/bin")
 
 

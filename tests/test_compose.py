@@ -168,10 +168,13 @@ def test_make_containers_is_one_line_and_no_failure_without_an_engine(engine, mo
     assert re.fullmatch(r"containers: skipped, [^\n]+\n", capsys.readouterr().out)
 
 
-def test_the_image_is_installed_from_the_pinned_versions_and_passes_signals_on():
+def test_the_image_is_installed_from_locked_files_alone_and_passes_signals_on():
     installs = [rest for name, rest in instructions() if name == "RUN" and "pip install" in rest]
     assert len(installs) == 1
-    assert "-c constraints.txt" in installs[0]
+    assert re.findall(r"pip install (.*?) *(?:&&|$)", installs[0]) == [
+        "--require-hashes --no-deps -r requirements.lock",
+        "--no-deps --no-build-isolation .",
+    ]
     assert json.loads(last("ENTRYPOINT")) == ["tini", "--"]
     assert json.loads(last("CMD"))[0] == "uplift"
     assert last("USER") == "10001:10001"
@@ -187,7 +190,7 @@ def test_the_image_holds_no_secret():
     packages = {pattern.removesuffix("*") for pattern in found}
     modules = {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
     needed = (
-        packages | modules | {"pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+        packages | modules | {"pyproject.toml", "requirements.lock", project["project"]["readme"], "LICENSE"}
     )
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == needed

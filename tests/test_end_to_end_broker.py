@@ -105,8 +105,10 @@ def a_program(folder, text):
     program = folder / "program.sh"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)
-    config = folder / "programs.toml"
-    config.write_text(f'[commands.program]\nargv = ["{program}"]\noutput = "text"\nagent = false\n')
+    config = folder / "uplift.toml"  # which workers that start in this folder read, too
+    config.write_text(
+        f'least_sandbox = "off"\n[commands.program]\nargv = ["{program}"]\noutput = "text"\nagent = false\n'
+    )
     return ("--config", config, "--model", "command:program")
 
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
-from producer.server.private_server import address
+from producer.server import address
 from workers.store.redis_client import workers
 from workers.store.run_store import Store
 

@@ -13,8 +13,8 @@ from aggregate.records import jsonl
 from aggregate.records.jsonl import read_jsonl
 from aggregate.report import html
 from producer.baselines.cache import BaselineCache
-from producer.display.run_status import status
-from producer.runs import collect, reports
+from producer.display.run_list import status
+from producer.runs import collect
 from producer.runs.submit import go_on
 from producer.state_root import Notes, Places
 from workers.rounds.finish import finish
@@ -198,7 +198,7 @@ def test_a_page_that_cannot_be_made_costs_neither_verdict_nor_records(ended, mon
     assert f"uplift report {RUN}" in warning
     assert loads(places.artifact(RUN).read_bytes()) == artifact
     monkeypatch.undo()
-    (page,) = reports.write(collect.find(places, RUN, None), places, "html")
+    (page,) = collect.write_report(collect.find(places, RUN, None), places, "html")
     assert page.exists()
 
 
@@ -224,7 +224,7 @@ def test_each_record_is_read_once_on_its_way_home(ended, monkeypatch):
     assert {(one.task, one.arm) for one in kept} == {(one.task, one.arm) for one in records}
     made = places.root / "runs" / RUN / "report.html"
     told = made.read_bytes()
-    (again,) = reports.write(collect.find(places, RUN, None), places, "html")
+    (again,) = collect.write_report(collect.find(places, RUN, None), places, "html")
     assert again == made
     assert len(made.read_bytes()) == len(told)
 

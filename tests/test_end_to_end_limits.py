@@ -286,8 +286,10 @@ def test_a_workers_key_is_in_no_message_record_log_artifact_or_value(
     declared = {"argv": ["sh", "-c", program], "environment": ["AGENT_KEY"], "skill_folder": "{home}/skills"}
     suite = a_suite(short_tmp, 2)
     models = ["--model", MODEL, "--model", "command:leaky"]
+    commands = {"UPLIFT_COMMANDS": json.dumps({"leaky": declared})}
     environment = {
         **keys(provider),
+        **commands,
         "AGENT_KEY": KEY,
         "ANTHROPIC_CUSTOM_HEADERS": f"X-Team: research\nX-Gateway: Bearer {GATEWAY}",
         "FTP_PROXY": f"http://me:{PROXY}@proxy.invalid:3128",
@@ -298,7 +300,6 @@ def test_a_workers_key_is_in_no_message_record_log_artifact_or_value(
         )
         try:
             words = standalone(suite, "--broker", valkey, *models)
-            commands = {"UPLIFT_COMMANDS": json.dumps({"leaky": declared})}
             ended = uplift(*words, cwd=short_tmp, env=commands)
         finally:
             process.terminate()

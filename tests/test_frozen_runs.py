@@ -153,7 +153,8 @@ def triggers(stage: Stage) -> Ended:
         f'[commands.agent]\nargv = {json.dumps([sys.executable, "-c", AGENT])}\noutput = "json"\ntext_path = "text"\n'
         'skill_invoked_path = "skill.used"\nskill_folder = "{workspace}/.skills"\n'
     )
-    return stage.shared(*standalone(suite, "--model", "command:agent"))
+    with worker(stage.broker, stage.folder):  # the only one whose config has the agent
+        return stage.shared(*standalone(suite, "--model", "command:agent"))
 
 
 def ranking(stage: Stage) -> Ended:

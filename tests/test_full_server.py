@@ -18,8 +18,7 @@ from judges.judgment import Completion
 from producer import plan
 from producer.baselines.cache import Reuse
 from producer.plan import Plan
-from producer.runs.estimate import DoesNotFit, check_size
-from producer.runs.submit import go_on, submit
+from producer.runs.submit import DoesNotFit, check_size, go_on, submit
 from producer.runs.watch import Interrupted, RunLost, Watch
 from producer.settings.run_settings import RunSettings
 from workers.store.bundles import Bundle

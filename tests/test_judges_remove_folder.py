@@ -9,9 +9,9 @@ import pytest
 
 from judges.inside.drop_rights import NOBODY
 from judges.inside.remove_folder import remove
+from producer import server as servers
 from producer.display import run_list
-from producer.server import private_server
-from producer.server.private_server import Local
+from producer.server import Local
 from producer.state_root import Places
 
 DEEPER_THAN_RECURSION = 1200
@@ -89,9 +89,7 @@ def test_a_private_worker_starts_over_what_a_killed_one_left(
     folder: Path, leave: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr(
-        private_server, "_start", lambda *_, environment, **__: started.append(environment["TMPDIR"])
-    )
+    monkeypatch.setattr(servers, "_start", lambda *_, env, **__: started.append(env["TMPDIR"]))
 
     def act() -> None:
         leave(folder / "tmp")

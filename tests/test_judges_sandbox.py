@@ -199,6 +199,7 @@ def test_a_cgroup_is_made_where_one_is_delegated_and_removed(
     made.take(12345)
     told = {path.name: path.read_text() for path in made.path.iterdir()}
     assert (told["memory.max"], told["pids.max"], told["cgroup.procs"]) == ("2000", "28", "12345")
+    assert told["cpu.max"] == f"{max(1, len(os.sched_getaffinity(0)) - 1)}00000 100000"
     assert not (tmp_path / "uplift-4194305-dead").exists()
     assert (tmp_path / f"uplift-{os.getpid()}-ours").exists()
     (tmp_path / "cgroup.subtree_control").write_text("cpu pids")

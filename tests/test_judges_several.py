@@ -237,7 +237,9 @@ async def test_a_model_inside_is_paid_for_and_told_what_it_sees() -> None:
         ({"min_lines": 2, "max_lines": 2}, "a\nb\nc", False),
         ({"min_characters": 3, "max_characters": 3}, "e\u0301ab", True),  # composed: three
         ({"max_characters": 0}, "\n \u2003", True),
-        ({"min_words": 1}, "\u200b", True),  # of no width and yet no white space
+        ({"min_words": 1}, "\u200b", False),
+        ({"max_words": 3}, "\u200b".join(["word"] * 500), False),  # joined by spaces that nobody sees
+        ({"min_characters": 100}, "\u2060\ufeff" * 100, False),
     ],
 )
 async def test_length(bounds: dict[str, int], text: str, passed: bool) -> None:

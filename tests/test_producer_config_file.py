@@ -38,7 +38,7 @@ def mistakes(folder: Path, text: str, **environment: str) -> list[str]:
 
 def test_nothing_configured_is_fine(tmp_path: Path) -> None:
     found = config_file.load(start=tmp_path, environment={})
-    assert (found.file, found.flag_defaults(), dict(found.origins)) == (None, {}, {})
+    assert (found.file, found.raw, found.origins) == (None, {}, {})
     assert found.values.settings.retry
 
 
@@ -71,7 +71,7 @@ def test_variables_win_over_the_file_and_flags_over_both(tmp_path: Path) -> None
         tmp_path, text, UPLIFT_JUDGE_MODEL="sim", UPLIFT_PARAMS='{"b": 2, "c": 2}', UPLIFT_RPM="20"
     )
     settings = found.with_flags({"params": ["c=3"], "tpm": 30}).settings
-    assert found.flag_defaults()["judge_model"] == "sim"
+    assert found.values.judge_model == "sim"
     assert settings.params == {"a": 1, "b": 2, "c": 3}
     assert settings.default_limits == Limits(rpm=20, tpm=30, max_in_flight=1)
 
@@ -143,7 +143,7 @@ def test_a_variable_names_the_file(tmp_path: Path) -> None:
 def test_paths_in_a_file_are_relative_to_the_file_and_in_variables_to_the_current_folder(
     tmp_path: Path,
 ) -> None:
-    found = loaded(tmp_path, 'state_root = "state"', UPLIFT_BASELINE_CACHE_DIR="cache").flag_defaults()
+    found = loaded(tmp_path, 'state_root = "state"', UPLIFT_BASELINE_CACHE_DIR="cache").raw
     assert found == {"state_root": str(tmp_path / "state"), "baseline_cache_dir": "cache"}
 
 
@@ -238,7 +238,7 @@ def test_parameters_that_only_sound_like_secrets_are_not_refused(tmp_path: Path)
 
 def test_a_brokers_password_may_come_from_the_environment(tmp_path: Path) -> None:
     url = "redis://:hunter2@queue.internal"
-    assert loaded(tmp_path, "", UPLIFT_BROKER=url).flag_defaults() == {"broker": url}
+    assert loaded(tmp_path, "", UPLIFT_BROKER=url).raw == {"broker": url}
 
 
 def test_unknown_variables_are_noticed_with_what_was_meant(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_what_cannot_be_judged_is_left_out_by_name_and_counted(tmp_path: Path) -
         "5:3  evals[0]: no expectations, assertions or expected_output to judge by; add some",
         "14:5  evals[1].assertions[0]: a mapping without text; write the statement as text",
         "12:14  evals[1].weight: Uplift has no such setting",
-        "3:12  'author': Uplift has no such setting",
+        "3:12  author: Uplift has no such setting",
     ]
 
 
@@ -223,19 +223,23 @@ def test_an_existing_folder_is_never_written_into(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_two_different_files_of_one_name_both_become_fixtures(tmp_path: Path) -> None:
+def test_different_files_of_one_name_all_become_fixtures_whatever_the_ids_say(tmp_path: Path) -> None:
     evals = {
         "evals": [
             {"id": 1, "prompt": "a", "assertions": ["x"], "files": ["evals/files/customers.csv"]},
-            {"id": 2, "prompt": "b", "assertions": ["x"], "files": ["customers.csv"]},
+            {"id": "../../../out", "prompt": "b", "assertions": ["x"], "files": ["customers.csv"]},
+            {"id": "../../../out", "prompt": "c", "assertions": ["x"], "files": ["files/customers.csv"]},
         ]
     }
     path = a_skill(tmp_path, evals)
     (tmp_path / "csv-cleaner/customers.csv").write_text("other")
-    first, second = imported(path, tmp_path / "out").tasks
-    assert first.files == ("fixtures/customers.csv",)
-    assert second.files == ("fixtures/2/customers.csv",)
-    assert (tmp_path / "out/fixtures/2/customers.csv").read_text() == "other"
+    (tmp_path / "csv-cleaner/files").mkdir()
+    (tmp_path / "csv-cleaner/files/customers.csv").write_text("third")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    first, second, third = imported(path, tmp_path / "suite").tasks
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "suite"])
+    held = {task.id: (tmp_path / "suite" / task.files[0]).read_text() for task in (first, second, third)}
+    assert held == {"eval-1": "name,email\nAda,\n", "out": "other", "out-2": "third"}
 
 
 def test_texts_come_through_unchanged_whatever_they_hold(tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ def test_a_link_that_leaves_the_task_is_refused(tmp_path: Path) -> None:
 
 def test_times_beyond_what_uplift_allows_are_cut_and_told(tmp_path: Path) -> None:
     folder = a_task(tmp_path / "primes", taskDOTtoml="[agent]\ntimeout_sec = 7200\n")
-    (task,) = harbor.convert(folder).tasks
-    assert task.fields["timeout_seconds"] == 3600
-    assert task.remarks == ("agent.timeout_sec was 7200; Uplift allows 1 to 3600",)
+    found = harbor.convert(folder)
+    assert found.tasks[0].fields["timeout_seconds"] == 3600
+    assert found.notes == [f"{folder}: agent.timeout_sec was 7200; Uplift allows 1 to 3600"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from running import SKILL, standalone, uplift
 
 from judges import judge
 from judges.judgment import Completion, Workspace
-from producer.importers import imported, promptfoo, promptfoo_checks
+from producer.importers import imported, promptfoo
 from producer.importers.imported import Found, Unimportable
 from producer.suites import suite
 
@@ -367,7 +367,8 @@ async def test_a_python_assertion_passes_or_counts_its_score_in_a_mean(
         ("type: contains, value: '{{none}}'", "the variable none has no value"),
         ("type: contains, value: '{{x | upper}}'", "no filters and no conditions"),
         ("type: contains, value: x, transform: output.trim()", "transform changes what is judged"),
-        ("type: contains, value: x, weight: -1", "weight is the number -1.0; must be from 0 to a million"),
+        ("type: llm-rubric, value: x, threshold: 5", "threshold is the number 5; must be from 0 to 1"),
+        ("type: contains, value: x, weight: -1", "weight is the number -1; must be from 0 to 1,000,000"),
         ("type: contains, value: x, weight: lots", "weight is the text 'lots'; must be a number"),
         ("type: word-count, value: {min: -1}", "must be a number of words"),
         ("type: python, value: file://bad.py", "'bad.py' does not exist"),
@@ -481,7 +482,7 @@ def test_a_table_has_a_test_to_a_row_and_assertions_in_its_cells(tmp_path: Path)
     ],
 )
 def test_a_cell_says_which_assertion_it_is(cell: str, assertion: dict[str, Any]) -> None:
-    assert promptfoo_checks.assertion_of_cell(cell) == assertion
+    assert promptfoo.assertion_of_cell(cell) == assertion
 
 
 def test_a_file_of_json_lines_has_a_test_to_a_line(tmp_path: Path) -> None:

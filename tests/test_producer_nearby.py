@@ -12,7 +12,7 @@ from producer.importers import evals_json
 from producer.plan import make
 from producer.settings import config_file
 from producer.settings.run_settings import InvalidOption, RunSettings
-from producer.setup import nearby
+from producer.setup import skill_folder
 from producer.state_root import nearest_state_root
 from workers.models.choose import parse, usable
 from workers.models.model import UnknownModel
@@ -34,7 +34,7 @@ def a_skill(folder: Path, *, evals: str = "suite.yaml") -> Path:
 
 def complete(path: Path | None = None, **given: object) -> tuple[RunSettings, str]:
     config = config_file.load(environment={})
-    return nearby.complete(config.with_flags(given), config, given, path)
+    return skill_folder.complete(config.with_flags(given), config, given, path)
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +109,12 @@ def test_what_is_missing_is_said_with_what_to_type(here: Path) -> None:
     with pytest.raises(InvalidOption, match=r"uplift evaluate skills/a \(there is: skills/a, skills/b\)"):
         complete()
     with pytest.raises(InvalidOption, match=r"or write one: cd skills/b && uplift init"):
+        complete(Path("skills/b"))
+    (here / "evals").mkdir()
+    (here / "evals/evals.json").write_text(EVALS)  # as in repositories whose skills lie below skills/
+    with pytest.raises(
+        InvalidOption, match=r"evaluate skills/b --task-suite evals/evals\.json; or write one"
+    ):
         complete(Path("skills/b"))
     with pytest.raises(InvalidOption, match="name two skills; leave one out"):
         complete(Path("skills/a"), skill_path=Path("skills/b"))

@@ -15,7 +15,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema  # type: ignore[
 from jsonschema import Draft7Validator
 from running import a_suite, uplift
 
-from producer.setup import new_suite
+from producer.setup import skill_folder
 from producer.skills import skill
 from producer.skills.skill import InvalidSkill
 from producer.suites import suite
@@ -39,7 +39,7 @@ def files_below(folder: Path) -> list[str]:
 
 def test_the_skills_name_and_purpose_are_inferred(tmp_path: Path) -> None:
     (tmp_path / "SKILL.md").write_text(SKILL)
-    started = new_suite.start(tmp_path)
+    started = skill_folder.start(tmp_path)
     assert (started.made, started.kept) == (WRITTEN, ())
     made = suite.load(tmp_path / "evals/suite.yaml")
     assert made.skill_id == "haiku-writer"
@@ -50,7 +50,7 @@ def test_the_skills_name_and_purpose_are_inferred(tmp_path: Path) -> None:
 def test_an_empty_folder_gets_a_draft_of_a_skill(tmp_path: Path) -> None:
     folder = tmp_path / "My Poems"
     folder.mkdir()
-    started = new_suite.start(folder)
+    started = skill_folder.start(folder)
     assert started.made == ("SKILL.md", *WRITTEN)
     loaded = skill.load(folder)
     assert (loaded.name, loaded.warnings) == ("my-poems", ())
@@ -62,12 +62,12 @@ def test_nothing_that_exists_is_overwritten_and_nothing_else_appears(tmp_path: P
     (tmp_path / "evals/suite.yaml").write_text("mine")
     (tmp_path / "secret").write_text("key")
     (tmp_path / "evals/suite.schema.json").symlink_to(tmp_path / "secret")
-    started = new_suite.start(tmp_path)
+    started = skill_folder.start(tmp_path)
     assert started.kept == ("evals/suite.schema.json", "evals/suite.yaml")
     assert (tmp_path / "evals/suite.yaml").read_text() == "mine"
     assert (tmp_path / "secret").read_text() == "key"
     # A second time, everything is there already.
-    again = new_suite.start(tmp_path)
+    again = skill_folder.start(tmp_path)
     assert (again.made, again.kept) == ((), WRITTEN)
     assert files_below(tmp_path) == sorted(["SKILL.md", "secret", *WRITTEN])
 
@@ -75,7 +75,7 @@ def test_nothing_that_exists_is_overwritten_and_nothing_else_appears(tmp_path: P
 def test_a_skill_that_cannot_be_read_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "SKILL.md").write_text("")
     with pytest.raises(InvalidSkill, match="is empty"):
-        new_suite.start(tmp_path)
+        skill_folder.start(tmp_path)
     assert files_below(tmp_path) == ["SKILL.md"]
 
 
@@ -84,12 +84,12 @@ def test_any_name_makes_a_valid_suite(tmp_path: Path, name: str) -> None:
     (tmp_path / "SKILL.md").write_text(
         f"---\nname: {json.dumps(name)}\ndescription: '{{x}} *y &z'\n---\nDo.\n"
     )
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     assert suite.load(tmp_path / "evals/suite.yaml").skill_id == name
 
 
 def test_the_workflow_is_one_that_github_accepts(tmp_path: Path) -> None:
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     workflow = yaml.safe_load((tmp_path / WORKFLOW).read_text())
     # YAML 1.1, as Python reads it, takes the word `on` for true; GitHub does not.
     workflow["on"] = workflow.pop(True)
@@ -98,7 +98,7 @@ def test_the_workflow_is_one_that_github_accepts(tmp_path: Path) -> None:
 
 
 def test_the_suites_first_line_leads_editors_to_the_schema_beside_it(tmp_path: Path) -> None:
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     first = (tmp_path / "evals/suite.yaml").read_text().splitlines()[0]
     name = first.removeprefix("# yaml-language-server: $schema=")
     assert (
@@ -115,7 +115,7 @@ def test_what_the_skill_is_judged_by_is_not_part_of_the_skill(tmp_path: Path) ->
     (folder / ".uplift").mkdir()
     (folder / ".uplift" / "record").write_text("earlier run")
     before = skill.bundle(skill.load(folder))
-    new_suite.start(folder)
+    skill_folder.start(folder)
     after = skill.bundle(skill.load(folder))
     assert after.digest == before.digest
     unpack(after.data, tmp_path / "there")
@@ -126,7 +126,7 @@ def test_the_workflow_of_a_skill_inside_a_repository_is_written_at_its_top(tmp_p
     (tmp_path / ".git").mkdir()
     for place in ("skills/haiku", "skills/sonnet"):
         (tmp_path / place).mkdir(parents=True)
-        assert new_suite.start(tmp_path / place).made[-1] == (
+        assert skill_folder.start(tmp_path / place).made[-1] == (
             f"../../.github/workflows/uplift-{place.replace('/', '-')}.yml"
         )
     below = tmp_path / ".github/workflows"
@@ -142,14 +142,14 @@ def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path) -> Non
     (tmp_path / "outside").mkdir()
     (top / ".github").symlink_to(tmp_path / "outside")
     with pytest.raises(InvalidSkill, match="leads out of"):
-        new_suite.start(top)
+        skill_folder.start(top)
     assert files_below(tmp_path / "outside") == []
 
 
 def test_an_evals_json_is_the_suite_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
     (tmp_path / "evals").mkdir()
     (tmp_path / "evals/evals.json").write_text('{"evals": [{"prompt": "p", "expectations": ["e"]}]}')
-    started = new_suite.start(tmp_path)
+    started = skill_folder.start(tmp_path)
     assert (started.made, started.kept) == (("SKILL.md", WORKFLOW), ("evals/evals.json",))
     assert started.suite == "evals/evals.json"
     workflow = yaml.safe_load((tmp_path / WORKFLOW).read_text())
@@ -165,7 +165,7 @@ def test_a_promptfoo_configuration_becomes_the_suite(tmp_path: Path) -> None:
         "prompts: ['Say {{word}}.']\ntests:\n- vars: {word: iOS}\n  assert:\n  - {type: icontains, value: iOS}\n"
         "  - {type: similar, value: iOS}\n"
     )
-    started = new_suite.start(tmp_path)
+    started = skill_folder.start(tmp_path)
     assert "evals/suite.yaml" in started.made
     assert "evals/fixtures/input.txt" not in started.made
     (task,) = suite.load(tmp_path / "evals/suite.yaml").tasks
@@ -333,7 +333,7 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     skill.mkdir(parents=True)
     git(top, "init", "-q", "-b", "main")
     (skill / "SKILL.md").write_text(SKILL)
-    new_suite.start(skill)
+    skill_folder.start(skill)
     a_suite(skill / "evals", 2)
     git(top, "add", ".")
     git(top, "commit", "-qm", "before")
@@ -344,7 +344,9 @@ def test_the_workflow_runs_on_changes_to_the_skill_and_fails_when_it_got_worse(
     worse = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=0"})
     assert (worse.returncode, json.loads(worse.stdout.splitlines()[-1])["delta"]) == (1, -1.0), worse.stderr
     (artifact,) = (top / ".uplift/evaluations").glob("*.json")
-    assert any("the skill at git:merge-base" in text for text in json.loads(artifact.read_text())["warnings"])
+    before = git(top, "rev-parse", "origin/main")
+    assert json.loads(artifact.read_text())["environment"]["baseline_commit"] == before
+    assert f"uplift: the baseline is the skill at git:merge-base, commit {before}" in worse.stderr
     # An unchanged baseline is not asked again
     as_good = step(top, "Evaluate", {"MODEL": "sim:baseline=1,candidate=1"})
     assert (as_good.returncode, "come from the cache" in as_good.stderr) == (0, False), as_good.stderr
@@ -372,7 +374,7 @@ def test_the_workflow_compares_with_the_bare_model_only_where_the_skill_is_new(t
     git(tmp_path, "commit", "-qm", "before")
     git(tmp_path, "update-ref", "refs/remotes/origin/main", "HEAD")
     (tmp_path / "SKILL.md").write_text(SKILL)
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     a_suite(tmp_path / "evals", 2)
     (tmp_path / "table.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     git(tmp_path, "add", ".")
@@ -397,7 +399,7 @@ def test_the_workflow_keeps_one_comment_up_to_date(tmp_path: Path) -> None:
     top, tools = tmp_path / "top", tmp_path / "tools"
     top.mkdir()
     tools.mkdir()
-    new_suite.start(top)
+    skill_folder.start(top)
     (tools / "gh").write_text(GH)
     (tools / "gh").chmod(0o755)
     surroundings = {"GITHUB_REPOSITORY": "o/r", "COMMENTS": "repos/o/r/issues/7/comments"}
@@ -426,7 +428,7 @@ def test_the_workflow_keeps_one_comment_up_to_date(tmp_path: Path) -> None:
 )
 def test_a_long_description_ends_with_a_whole_word(tmp_path: Path, description: str, shown: str) -> None:
     (tmp_path / "SKILL.md").write_text(f"---\nname: a\ndescription: {description}\n---\nDo.\n")
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     lines = suite.load(tmp_path / "evals/suite.yaml").path.read_text().splitlines()
     assert f"    # The skill is for: {shown}" in lines
 
@@ -435,6 +437,6 @@ def test_no_prompt_of_the_draft_quotes_the_skill(tmp_path: Path) -> None:
     """Whoever tries the draft should not be told at once that it is wrong."""
     purpose = "turns the notes of a long meeting into a short list of what was decided and by whom"
     (tmp_path / "SKILL.md").write_text(f"---\nname: a\ndescription: {purpose}\n---\nDo.\n")
-    new_suite.start(tmp_path)
+    skill_folder.start(tmp_path)
     made = suite.load(tmp_path / "evals/suite.yaml")
     assert not skill.quoting(skill.load(tmp_path), {task.id: task.prompt for task in made.tasks})

@@ -11,9 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer.skills import edit_plan, ranking, skill
-from producer.skills.edit_plan import ExecutionPlan, PlanFailed
-from producer.skills.ranking import InvalidRanking, NobodyCanApply
+from producer.skills import ranking, skill
+from producer.skills.ranking import ExecutionPlan, InvalidRanking, NobodyCanApply, PlanFailed
 from producer.skills.skill import InvalidSkill, Skill
 from workers.store.bundles import pack_files
 
@@ -67,7 +66,7 @@ def a_plan(action: str, heading: str | None = None, *lines: str) -> ExecutionPla
 
 
 def applied(action: str, heading: str | None, *lines: str, to: str = TARGET) -> str:
-    return edit_plan.apply(a_plan(action, heading, *lines), to)
+    return ranking.apply(a_plan(action, heading, *lines), to)
 
 
 def test_a_ranking_holds_a_run_a_target_and_candidates_whatever_else_it_says(tmp_path: Path) -> None:
@@ -520,7 +519,7 @@ def test_front_matter_is_updated_and_the_body_stays() -> None:
 
 def update(updates: dict[str, Any], **fields: Any) -> str:
     plan = {"action": "update_yaml_frontmatter", "frontmatter_updates": updates, **fields}
-    return edit_plan.apply(ExecutionPlan.model_validate(plan), TARGET)
+    return ranking.apply(ExecutionPlan.model_validate(plan), TARGET)
 
 
 def test_front_matter_updates_may_be_a_mapping() -> None:
@@ -584,7 +583,7 @@ def test_headings_are_found_in_every_form_but_not_in_the_front_matter() -> None:
     matter = "---\nname: n\n# Comment\ndescription: d\n---\n"
     text = matter + "One\n===\nTwo  two\n---\n  ### Three ###\n#\n# C#\n---\n"
 
-    found = [(heading.level, heading.text) for heading in edit_plan.headings(text)]
+    found = [(heading.level, heading.text) for heading in ranking.headings(text)]
 
     assert found == [(1, "One"), (2, "Two two"), (3, "Three"), (1, ""), (1, "C#")]
 
@@ -635,11 +634,11 @@ def test_blank_lines_are_no_content() -> None:
 )
 def test_an_edit_never_touches_what_stands_before_its_section(text: str, action: str) -> None:
     whole = text + "\n\n```\n```\n-->\n\n# Zz\n\nold\n"
-    before = [heading.text for heading in edit_plan.headings(whole)]
+    before = [heading.text for heading in ranking.headings(whole)]
     if before.count("Zz") != 1:
         return  # an open fence or comment swallowed the section
 
     made = applied(action, "Zz", "new", to=whole)
 
     assert made.replace("\r\n", "\n").startswith(whole[: whole.index("# Zz")].replace("\r\n", "\n"))
-    assert "Zz" in [heading.text for heading in edit_plan.headings(made)]
+    assert "Zz" in [heading.text for heading in ranking.headings(made)]

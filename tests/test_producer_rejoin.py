@@ -10,11 +10,11 @@ import pytest
 import redis
 from running import a_suite, processes_below, standalone, start_uplift, the_artifact, uplift
 
+from producer import server as servers
 from producer.cli import app
-from producer.display import progress, run_list, run_status
-from producer.runs import rejoin
+from producer.display import progress, run_list
+from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
-from producer.server import private_server
 from producer.state_root import Places
 from workers.store.keys import Keys
 from workers.store.run_store import UnknownRun
@@ -30,7 +30,7 @@ def test_whoever_looks_too_late_finds_what_the_owner_of_the_private_server_has_l
     words = standalone(suite, "--model", "sim:latency=2", "--in-flight", "4", "--detach")
     run_id = uplift(*words, cwd=short_tmp).out.strip()
     places = Places(short_tmp / "state")
-    state = redis.Redis.from_url(private_server.address(places.embedded(run_id)))
+    state = redis.Redis.from_url(servers.address(places.embedded(run_id)))
     joined = start_uplift(command, run_id, "--state-root", short_tmp / "state", cwd=short_tmp)
     if command == "cancel":
         eventually(lambda: state.hget(Keys(run_id).state, "halt") == b"cancelled")
@@ -63,7 +63,7 @@ def test_a_run_that_ends_can_be_asked_about_at_any_moment(short_tmp):
         rows = run_list.rows(places, None)
         listed |= {row.state for row in rows}
         if rows and rows[0].state != "starting":
-            stood.add(run_status.status(places, None, rows[0].run_id)["state"])
+            stood.add(run_list.status(places, None, rows[0].run_id)["state"])
             ends.add(watched(places, rows[0].run_id))
     process.communicate()
     assert process.returncode == 0
@@ -87,7 +87,7 @@ def leaving(finished_root, tmp_path, monkeypatch):
     (run_id,) = places.run_ids("runs")
     places.embedded(run_id).mkdir(parents=True)
     answers = [f"unix://{tmp_path}/gone.sock"]
-    monkeypatch.setattr(private_server, "address", lambda folder: answers.pop() if answers else None)
+    monkeypatch.setattr(servers, "address", lambda folder: answers.pop() if answers else None)
     return places, run_id
 
 
@@ -106,14 +106,14 @@ def test_attempts_are_read_at_home_when_the_server_goes(leaving):
     places, run_id = leaving
     records = places.records(run_id)
     records.rename(records.with_name("later"))
-    asked = private_server.address
+    asked = servers.address
 
     def brought_home(folder):
         if (found := asked(folder)) is None and not records.exists():
             records.with_name("later").rename(records)
         return found
 
-    private_server.address = brought_home  # the fixture's monkeypatch puts it back
+    servers.address = brought_home  # the fixture's monkeypatch puts it back
     assert len(run_list.attempts(places, None, run_id, "task-0")) == 2
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(lea
     places, run_id = leaving
     where = RunContext(places, None, progress.choose(quiet=True))
     with pytest.raises(UnknownRun, match="over already"):
-        rejoin.cancel(run_id, where)
+        evaluate.cancel(run_id, where)
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -129,7 +129,7 @@ def test_what_a_run_left_that_was_killed_before_it_was_submitted_is_no_run(tmp_p
     places = Places(tmp_path / "state")
     places.embedded("early").mkdir(parents=True)
     if not empty:
-        with private_server.serving(places.embedded("early")):
+        with servers.serving(places.embedded("early")):
             assert [row.state for row in run_list.rows(places, None)] == ["starting"]
     assert run_list.rows(places, None) == []
     ended = uplift("resume", "early", "--state-root", places.root, cwd=tmp_path)
@@ -147,14 +147,14 @@ def test_a_cancelled_run_that_goes_on_is_told_as_running_and_can_be_cancelled_ag
     before = the_artifact(short_tmp)["attempts"]["run"]
     eventually(lambda: not processes_below(short_tmp))
     resumed = start_uplift("resume", *here, "--in-flight", "1", cwd=short_tmp)
-    eventually(lambda: run_status.status(places, None, run_id)["state"] == "running")
+    eventually(lambda: run_list.status(places, None, run_id)["state"] == "running")
     assert [row.state for row in run_list.rows(places, None)] == ["running"]
-    eventually(lambda: run_status.status(places, None, run_id).get("done", 0) > before)
+    eventually(lambda: run_list.status(places, None, run_id).get("done", 0) > before)
     again = uplift("cancel", *here, cwd=short_tmp)
     assert (again.code, again.line["verdict"]) == (3, "error"), again.err
     resumed.communicate(timeout=60)
     assert before < the_artifact(short_tmp)["attempts"]["run"] < 20
-    assert run_status.status(places, None, run_id)["state"] == "cancelled"
+    assert run_list.status(places, None, run_id)["state"] == "cancelled"
 
 
 def test_what_a_file_manager_leaves_beside_runs_is_no_run(finished_root, tmp_path):
@@ -190,9 +190,9 @@ def test_a_run_that_somebody_is_at_work_on_is_not_deleted_and_one_that_cannot_be
     leaving, monkeypatch
 ):
     places, run_id = leaving
-    monkeypatch.setattr(private_server, "OVER_SECONDS", 0.2)
+    monkeypatch.setattr(servers, "OVER_SECONDS", 0.2)
     with (
-        private_server.holding(places.embedded(run_id)),
+        servers.holding(places.embedded(run_id)),
         pytest.raises(UnknownRun, match="is running; cancel it"),
     ):
         run_list.delete(places, None, run_id)
@@ -217,7 +217,7 @@ def test_deleting_a_run_that_is_over_waits_for_its_owner_to_leave(leaving):
     about_to_leave, left = threading.Event(), threading.Event()
 
     def own():
-        with private_server.holding(places.embedded(run_id)):
+        with servers.holding(places.embedded(run_id)):
             about_to_leave.set()
             time.sleep(0.5)
             left.set()
@@ -239,13 +239,13 @@ def test_a_watcher_joins_whoever_has_taken_the_run_over(short_tmp, eventually):
     (run_id,) = places.run_ids("embedded")
     here = (run_id, "--state-root", places.root)
     watcher = start_uplift("watch", *here, cwd=short_tmp)
-    old = private_server.address(places.embedded(run_id))
+    old = servers.address(places.embedded(run_id))
     assert "attempts" in watcher.stderr.readline()  # it follows the run by now
     watcher.send_signal(signal.SIGSTOP)
     owner.kill()
     owner.communicate()
     heir = start_uplift("resume", *here, cwd=short_tmp)
-    eventually(lambda: private_server.address(places.embedded(run_id)) not in (None, old))
+    eventually(lambda: servers.address(places.embedded(run_id)) not in (None, old))
     watcher.send_signal(signal.SIGCONT)
     _, err = watcher.communicate(timeout=60)
     assert watcher.returncode == 0, err

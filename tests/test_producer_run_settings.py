@@ -23,7 +23,15 @@ from producer.settings.run_settings import (
     of_model_settings,
     part,
 )
-from workers.store.messages import CommandSpec, Limits, Manifest, ModelSettings, Price, WorkerSettings
+from workers.store.messages import (
+    CommandSpec,
+    Limits,
+    Manifest,
+    ModelSettings,
+    Price,
+    ServeSettings,
+    WorkerSettings,
+)
 
 # No value is the default, so that one that gets lost is missed.
 OTHERS: dict[str, Any] = {
@@ -124,7 +132,7 @@ def test_settings_of_workers_given_as_one_value_mean_the_same() -> None:
 def test_every_setting_is_a_keyword_but_for_arguments_and_rankings() -> None:
     left_out = set(RunSettings.model_fields) - set(library.keywords().values())
     rankings = {"ranking", "candidate_ids", "eval_threshold", "standalone"}
-    assert left_out == {"task_suite", "skill_path", "baseline_path", *rankings}
+    assert left_out == {"task_suite", "skill_path", "baseline_path", *rankings, *ServeSettings.model_fields}
     assert {"model", "baseline", "priority", "budget_usd", "prices"} <= set(library.keywords())
 
 

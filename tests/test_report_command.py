@@ -8,7 +8,7 @@ from running import a_suite, standalone, the_artifact, uplift, worker
 
 from aggregate.artifact.model import loads
 from aggregate.report.result_tables import read_tasks
-from producer.runs import reports
+from producer.runs.collect import write_report
 from producer.state_root import Places
 from workers.store.run_store import Store
 
@@ -104,12 +104,12 @@ def test_several_candidates_share_a_page_and_markdown_and_get_a_table_folder_eac
     artifact = loads(json.dumps(the_artifact(folder)).encode())
     made = [artifact.model_copy(update={"candidate_id": name}) for name in ("one", "../two")]
     records = folder / "state" / "runs" / run_id / "records.jsonl.gz"
-    [page] = reports.write(made, places, "html", records=records)
+    [page] = write_report(made, places, "html", records=records)
     assert page == tmp_path / "runs" / run_id / "report.html"
     assert page.read_text().count("data-goes-to=") == 2
-    [text] = reports.write(made, places, "md", records=records)
+    [text] = write_report(made, places, "md", records=records)
     assert text.read_text().startswith("### 2 candidates, best first (simulated)\n")
-    first, second = reports.write(made, places, "junit", records=records)
+    first, second = write_report(made, places, "junit", records=records)
     assert first == tmp_path / "runs" / run_id / "junit-one.xml"
     assert second.parent == first.parent
     assert second.name.startswith("junit-two~")
@@ -119,7 +119,7 @@ def test_several_candidates_share_a_page_and_markdown_and_get_a_table_folder_eac
 def test_a_run_that_ran_nothing_has_a_report_without_records(folder, tmp_path):
     nothing = {"verdict": "skipped", "attempts": None, "run_id": "none", "answer": None}
     artifact = loads(json.dumps(the_artifact(folder)).encode()).model_copy(update=nothing)
-    [path] = reports.write([artifact], Places(tmp_path), "html")
+    [path] = write_report([artifact], Places(tmp_path), "html")
     assert "SKIPPED: nothing was run" in path.read_text()
 
 

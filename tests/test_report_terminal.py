@@ -9,13 +9,13 @@ import pytest
 from builders import a_record, an_artifact, both_arms, built
 from rich.console import Console
 
-from aggregate.artifact import build, sentences, two_runs
+from aggregate.artifact import build, comparison, sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, Needed, RunCost
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import CandidateInfo, RunInfo, TaskInfo
 from aggregate.report import terminal
-from aggregate.report.answer_block import answer_block
+from aggregate.report.terminal import answer_block
 from aggregate.text import formats
 from producer.display.run_list import attempt_texts
 
@@ -131,10 +131,7 @@ def test_numbers_are_never_rounded_to_something_else(how, value, expected):
 
 
 def test_nearly_all_is_not_all():
-    found = an_artifact(execution_pass_rate=3999 / 4000, baseline_pass_rate=1.0, delta=-0.00025)
-    assert sentences.found(found).startswith(
-        "The candidate passes 99.97 % of its tasks, the baseline 100.0 %"
-    )
+    assert (formats.rate(3999 / 4000), formats.rate(1.0)) == ("99.97 %", "100.0 %")
 
 
 def test_numbers_and_their_nouns_agree():
@@ -280,7 +277,7 @@ def test_a_task_with_two_models_is_one_task():
 
 
 def test_two_runs_are_shown_side_by_side():
-    result = two_runs.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
+    result = comparison.compare(both_arms({"a": "fffp"}, {}), both_arms({"a": "pp"}, {}))
     lines = [line.split() for line in shown(terminal.compare_table(result)).splitlines()]
     assert ["Tasks", "passed", "100.0", "%", "100.0", "%", "+0", "points"] in lines
     assert ["Attempts", "passed", "25.0", "%", "100.0", "%", "+75", "points"] in lines
@@ -319,3 +316,24 @@ def test_an_artifact_of_an_earlier_version_has_the_sentence_only_and_gets_the_sa
     assert answer_of(earlier) == made.answer
     ended = {"status": "weak_baseline", "reason": "baseline pass rate can reach 0.1 at most, < 0.2"}
     assert answer_of(earlier.model_copy(update=ended)).next == answer_of(made).next
+
+
+def test_the_checks_of_an_attempt_stand_one_to_a_line() -> None:
+    checks = [
+        {
+            "judge": "contains",
+            "check": "platform",
+            "passed": False,
+            "score": 0,
+            "details": "missing: 'iPadOS'",
+        },
+        {"judge": "llm-rubric", "check": "tone\x1b[31m", "passed": None, "required": False},
+        {"judge": "length", "check": "short", "passed": True, "score": 1, "details": "12 words"},
+    ]
+    lines = attempt_texts([a_record(judgments=checks)]).splitlines()
+    assert "  platform: failed, score 0.00: missing: 'iPadOS'" in lines
+    assert "  short: passed, score 1.00: 12 words" in lines
+    assert "  tone (not required): missing: llm-rubric" in lines
+    assert "platform" not in attempt_texts(
+        [a_record(judgments=[{**checks[0], "check": None, "details": "platform"}])]
+    )

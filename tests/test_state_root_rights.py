@@ -110,9 +110,9 @@ def test_what_is_written_elsewhere_keeps_to_the_umask(short_tmp: Path) -> None:
 
 
 def test_a_private_servers_socket_is_closed_to_others(short_tmp: Path, eventually) -> None:
-    from producer.server import private_server
+    from producer import server as servers
 
-    with private_server.serving(short_tmp / "server") as served:
+    with servers.serving(short_tmp / "server") as served:
         assert rights(Path(served.url.removeprefix("unix://"))) & 0o077 == 0
         umask = subprocess.check_output(["grep", "Umask", f"/proc/{served.server.pid}/status"], text=True)
         assert umask.split() == ["Umask:", "0077"]

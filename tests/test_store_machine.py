@@ -57,7 +57,7 @@ from workers.store.keys import (
     waiting_keys,
 )
 from workers.store.redis_client import UnusableServer, forget_worker, sign_of_life, tell_held
-from workers.store.run_store import Store
+from workers.store.run_store import OtherVersion, Store
 
 LEASE = 30.0
 MOST_RUNS = 20
@@ -420,7 +420,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if worker.reads:
                     worker.jobs.append(job)
                     return job
-                self.server.store.refuse(run_id, worker.name)
+                self.server.store.refuse(run_id, worker.name, OtherVersion("unreadable"))
                 message.reject(requeue=True)
                 return None
         return None

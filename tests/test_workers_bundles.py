@@ -329,10 +329,10 @@ def test_a_bundle_is_unpacked_once_by_many_threads(tmp_path: Path, monkeypatch: 
     found: list[Path] = []
     together = threading.Barrier(8)
 
-    def unpack_slowly(data: bytes, into: Path, *, digest: str) -> None:
+    def unpack_slowly(data: bytes, into: Path, *, digest: str, most_bytes: int) -> None:
         unpacked.append(into)
         time.sleep(0.05)
-        unpack(data, into, digest=digest)
+        unpack(data, into, digest=digest, most_bytes=most_bytes)
 
     def work() -> None:
         together.wait()

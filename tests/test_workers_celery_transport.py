@@ -141,11 +141,20 @@ def consumer(app):
         yield SimpleNamespace(connection=connection, channel=channel, got=got)
 
 
+NOTHING = "W1tdLCB7fSwge31d"  # [[], {}, {}]
+
+
 def put(client, lane, *names, step=0):
     for name in names:
         properties = {"delivery_tag": name, "delivery_info": {"exchange": "", "routing_key": lane}}
-        message = {"body": "e30=", "headers": {}, "properties": {**properties, "body_encoding": "base64"}}
-        client.lpush(waiting_keys(lane)[step], json.dumps(message))
+        kind = {"content-type": "application/json", "content-encoding": "utf-8"}
+        headers = {"task": "uplift.run_batch", "id": name}
+        message = {
+            "body": NOTHING,
+            "headers": headers,
+            "properties": {**properties, "body_encoding": "base64"},
+        }
+        client.lpush(waiting_keys(lane)[step], json.dumps({**message, **kind}))
 
 
 def take(consumer, room):

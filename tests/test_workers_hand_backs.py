@@ -16,7 +16,7 @@ from aggregate.records.record import AttemptRecord
 from judges.judgment import BenchmarkTimes, Completion, Criterion, Judgment
 from judges.safe_text import storable
 from workers.attempts.attempt import kept
-from workers.attempts.run_context import Bill
+from workers.attempts.run_context import Bill, Run
 from workers.models.model import ModelFailed
 from workers.process import celery_app, quarantine
 from workers.process.bootsteps import Finisher
@@ -86,7 +86,7 @@ def store(client):
 
 @pytest.fixture
 def engine(valkey):
-    made = Engine(ProcessSettings(valkey))
+    made = Engine(ProcessSettings(valkey, policy=None))
     yield made
     made.close()
 
@@ -287,8 +287,15 @@ def test_a_child_that_met_a_full_server_is_asked_again(engine, monkeypatch):
         quarantine.run_alone(Batch(RUN, 1, (0,), quarantine=True), engine)
 
 
-def test_a_batch_that_cannot_even_be_recorded_is_left_out(store, engine, client):
-    client.hset(Keys(RUN).tasks, "0", b"garbage")
+def test_a_batch_that_cannot_even_be_recorded_is_left_out(store, engine, monkeypatch):
+    questions = Run.questions
+
+    async def breaks(run, indexes):
+        if 0 in indexes:
+            raise ValueError("no question")
+        return await questions(run, indexes)
+
+    monkeypatch.setattr(Run, "questions", breaks)
     assert times_raised(Batch(RUN, 1, (0,)), engine) == (2, 0)
     assert engine.held() == {RUN: {}}
     assert engine.run_batch(Batch(RUN, 1, (2,))) == 1

@@ -24,7 +24,7 @@ from workers.store.keys import (
     waiting_keys,
 )
 from workers.store.redis_client import sign_of_life, tell_held
-from workers.store.run_store import Store
+from workers.store.run_store import OtherVersion, Store
 
 LEASE = 30.0
 
@@ -393,12 +393,12 @@ def test_a_run_of_another_version_ends_when_workers_live_and_none_can_read_it(se
 def test_a_run_that_one_worker_can_read_goes_on(server, look, client, other_protocol):
     go(server)
     client.hset(Keys(RUN).state, "protocol", other_protocol)
-    server.store.refuse(RUN, "host:1-a")
+    server.store.refuse(RUN, "host:1-a", OtherVersion("it says otherwise"))
     for name, protocol in (("host:1-a", PROTOCOL), ("host:2-b", other_protocol)):
         sign_of_life(client, name, {"name": name, "protocol": protocol})
     look(2 * int(UNSERVED_SECONDS))
     assert server.store.state(RUN).trouble is None
-    server.store.refuse(RUN, "host:2-b")
+    server.store.refuse(RUN, "host:2-b", OtherVersion("it says otherwise"))
     look(int(UNSERVED_SECONDS) + 3)
     assert server.store.state(RUN).trouble is not None
 

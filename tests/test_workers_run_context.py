@@ -10,9 +10,9 @@ from submitting import a_stored_run
 from workers.attempts.run_context import RUNS_KEPT, Runs
 from workers.models.sim import Sim
 from workers.process.engine import Batch, Engine
-from workers.store.bundles import BundleMissing, pack_files
+from workers.store.bundles import pack_files
 from workers.store.process_settings import ProcessSettings
-from workers.store.run_store import Store
+from workers.store.run_store import NotServed, Store
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_a_run_that_cannot_be_used_is_counted_back(runs):
 async def test_a_run_whose_bundle_is_missing_can_be_tried_again(runs, client):
     bundle = pack_files({"fixtures/a.txt": b"x"})
     a_stored_run(Store(client), 1, run_id="e", fixtures=bundle.digest)
-    with pytest.raises(BundleMissing, match=bundle.digest[:12]):
+    with pytest.raises(NotServed, match=bundle.digest[:12]):
         async with runs.use("e"):
             pass
     Store(client).put_bundle(bundle.digest, bundle.data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Literal, get_args
 
 from aggregate.artifact import sentences
@@ -16,24 +17,16 @@ from aggregate.artifact.model import (
     AnswerState,
     Artifact,
     Bounds,
+    ComparedState,
     LineKind,
     NextStep,
-    Number,
     RunAnswer,
     RunCost,
+    Values,
 )
 from aggregate.formulas.verdict import DecisionName
 from aggregate.records.run_info import BASELINE
-from aggregate.text.formats import (
-    DIGITS,
-    clean,
-    counted,
-    level_text,
-    plain,
-    points,
-    rate,
-    usd,
-)
+from aggregate.text.formats import DIGITS, clean, counted, level_text, plain, points, rate, usd
 
 _NAME = 40
 _MESSAGE = 280  # a message may end in what to do
@@ -43,13 +36,12 @@ _TOO_SURE = 0.999
 _NOT_WRONG = ("one_task", "few_tasks", "floor")  # more tasks help, or reading; not against any other cause
 _MORE_MONEY = 1.25  # than the attempts so far cost each
 Scope = Literal["tasks_like_these", "exactly_this_suite"]
-Values = dict[str, Number | str | None]
 
 _DECIDED: dict[DecisionName, AnswerState] = {"improved": "better", "no_worse": "no_worse", "worse": "worse"}
 _WORDS: dict[AnswerState, str] = {"better": "BETTER", "no_worse": "NO WORSE", "worse": "WORSE"}
 _WHERE = {"tasks_like_these": "on tasks like these", "exactly_this_suite": "on exactly these tasks"}
 _GATES: dict[int, Literal["pass", "fail", "error"]] = {0: "pass", 1: "fail", 3: "error"}
-_COMPARED: set[AnswerState] = {"better", "no_worse", "worse", "cannot_tell", "nothing_to_learn"}
+_COMPARED: tuple[AnswerState, ...] = get_args(ComparedState)
 
 
 def answer_of(artifact: Artifact) -> RunAnswer:
@@ -57,7 +49,7 @@ def answer_of(artifact: Artifact) -> RunAnswer:
     if artifact.answer is not None:
         return artifact.answer
     state, scope, headline = _state(artifact)
-    lines = (_LINES[kind](artifact, state) for kind in _SHOWN[_group(state)])
+    lines = (_LINES[kind](artifact, state) for kind in _SHOWN.get(state, _UNFINISHED))
     return RunAnswer(
         state=state,
         scope=scope,
@@ -162,9 +154,7 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
     """What was compared; not how many tasks and attempts where those that were planned were not made."""
     against = {"skill": " against the baseline skill", "bare": " against the bare model", "none": " alone"}
     other = against[artifact.baseline]
-    if artifact.baseline == "skill" and _only_records(
-        artifact
-    ):  # they do not tell what the baseline was given
+    if artifact.baseline == "skill" and _only_records(artifact):  # they do not tell what it was given
         other = " against the baseline"
     if artifact.baseline_run_id:
         other = f" against the candidate of run {artifact.baseline_run_id}"
@@ -180,12 +170,9 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
         parts += [counted(made, "attempt") + (f" of {artifact.pass_k}" if made < artifact.pass_k else "")]
     models = ", ".join(names.values()) if len(names) <= 3 and artifact.was_run else ""
     said = [f"{plain(artifact.name, _NAME)}{other}", " × ".join(parts), models]
-    values: Values = {
-        "skill": artifact.skill_id,
-        "against": artifact.baseline,
-        "tasks": tasks if made else None,
-    }
-    values |= {"models": len(names), "attempts": made, "planned_attempts": artifact.pass_k}
+    values: Values = {"skill": artifact.skill_id, "against": artifact.baseline}
+    values |= {"tasks": tasks if made else None, "models": len(names)}
+    values |= {"attempts": made, "planned_attempts": artifact.pass_k}
     return _line("what", " · ".join(filter(None, said)), values)
 
 
@@ -222,24 +209,19 @@ def _is_too_early(artifact: Artifact) -> bool:
 def _ranges(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """Both intervals; not those of a look that came too early to show any."""
     interval = artifact.interval
-    if interval is None or interval.tasks_like_these.estimate is None:
+    if interval is None or interval.tasks_like_these.estimate is None or _is_too_early(artifact):
         return None
     like_these, suite = interval.tasks_like_these, interval.exactly_this_suite
-    if _is_too_early(artifact):
-        return None
     level = level_text(interval.level)
     text = f"tasks like these {_between(like_these)}"
     values: Values = {"low": like_these.low, "high": like_these.high, "level": interval.level}
     if suite is not None:
         text += f" · exactly these tasks {_between(suite)}"
         values |= {"suite_low": suite.low, "suite_high": suite.high}
-    wider = suite is not None and like_these.high - like_these.low < suite.high - suite.low - 0.005
-    return _line(
-        "ranges",
-        f"{text} ({level})"
-        + ("; here the second is more careful, as these tasks moved alike" if wider else ""),
-        values,
-    )
+    text += f" ({level})"
+    if suite is not None and like_these.high - like_these.low < suite.high - suite.low - 0.005:
+        text += "; here the second is more careful, as these tasks moved alike"
+    return _line("ranges", text, values)
 
 
 def _between(bounds: Bounds) -> str:
@@ -285,19 +267,17 @@ def _why(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """What stood in the way, once, with how often it came."""
     if not artifact.was_run:
         return _line("why", plain(artifact.reason, _MESSAGE))
-    counts: dict[str, int] = {}
-    for entries in (artifact.errors or {}).values():
-        for one in entries:
-            counts[one.message] = counts.get(one.message, 0) + one.count
+    counts: Counter[str] = Counter()
+    for one in chain(*(artifact.errors or {}).values()):
+        counts[one.message] += one.count
     weak = artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or [])
     if weak or artifact.status == "over_budget" or not counts:
         text = plain(sentences.reason(artifact), _MESSAGE)
         return _line("why", text) if state != "cancelled" else None
     message, count = max(counts.items(), key=lambda entry: (entry[1], entry[0]))
     others = f", and {counted(len(counts) - 1, 'other message')}" if len(counts) > 1 else ""
-    return _line(
-        "why", f"{plain(message, _MESSAGE)} ({count}×){others}", {"message": message, "count": count}
-    )
+    text = f"{plain(message, _MESSAGE)} ({count}×){others}"
+    return _line("why", text, {"message": message, "count": count})
 
 
 def _stopped_after(artifact: Artifact) -> int | None:
@@ -308,10 +288,8 @@ def _stopped(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     looks, after = artifact.sequential, _stopped_after(artifact)
     if looks is None or after is None or after >= artifact.pass_k:
         return None
-    why = looks.looks[-1].reason.partition(";")[0]
-    text = (
-        f"stopped early, after round {after} of {artifact.pass_k} ({_made(artifact)}): {plain(why, _MESSAGE)}"
-    )
+    why = plain(looks.looks[-1].reason.partition(";")[0], _MESSAGE)
+    text = f"stopped early, after round {after} of {artifact.pass_k} ({_made(artifact)}): {why}"
     return _line("stopped", text, {"round": after, "rounds": artifact.pass_k})
 
 
@@ -385,9 +363,8 @@ def _gate(artifact: Artifact, state: AnswerState) -> AnswerLine:
 def _warnings(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The first warning, and how many more there are; not what other lines tell."""
     told = ("flaky task", f"{artifact.n_dropped} pairs were dropped")
-    warnings = [
-        one for one in artifact.warnings if not one.startswith(told) and "loaded the skill of" not in one
-    ]
+    untold = (one for one in artifact.warnings if not one.startswith(told))
+    warnings = [one for one in untold if "loaded the skill of" not in one]
     if not warnings:
         return None
     more = f" (and {len(warnings) - 1} more: --details)" if len(warnings) > 1 else ""
@@ -419,18 +396,12 @@ _LINES: dict[LineKind, Callable[[Artifact, AnswerState], AnswerLine | None]] = {
     "warnings": _warnings,
     "bill": _bill,
 }
-_SHOWN: dict[str, tuple[LineKind, ...]] = {
-    "compared": tuple(kind for kind in _LINES if kind != "why"),
+_SHOWN: dict[AnswerState, tuple[LineKind, ...]] = {
+    **dict.fromkeys(_COMPARED, tuple(kind for kind in _LINES if kind != "why")),
     "alone": ("what", "cost", "triggers", "gate", "warnings", "bill"),
-    "unfinished": ("what", "why", "warnings", "bill"),
-    "not run": ("what", "why", "warnings"),
+    "skipped": ("what", "why", "warnings"),
 }
-
-
-def _group(state: AnswerState) -> str:
-    if state in _COMPARED:
-        return "compared"
-    return {"alone": "alone", "skipped": "not run"}.get(state, "unfinished")
+_UNFINISHED: tuple[LineKind, ...] = ("what", "why", "warnings", "bill")
 
 
 def _next(artifact: Artifact, state: AnswerState) -> NextStep:
@@ -489,13 +460,13 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
         budget = max(paid * share, artifact.cost.budget_usd or 0.0 if artifact.cost else 0.0) * _MORE_MONEY
         return "go on with a larger budget", "resume", run, "--budget-usd", f"{budget:.2g}"
     if artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or []):
-        return (
-            "mend the suite or the baseline; if it is meant to be weak, run again with --weak-baseline warn",
+        remedy = (
+            "mend the suite or the baseline; if it is meant to be weak, run again with --weak-baseline warn"
         )
+        return (remedy,)
     if _stopped_after(artifact) is not None:
         return ("mend what the errors say, then run again",)
-    words = "mend that, then try those attempts again"
-    return words, "resume", run
+    return "mend that, then try those attempts again", "resume", run
 
 
 def _more(artifact: Artifact) -> tuple[str, ...]:

@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from aggregate.artifact.model import MEASURES, CheckResult
 from aggregate.artifact.sentences import listed
-from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
 from aggregate.formulas.intervals import Floats, Interval, ratio_interval
-from aggregate.formulas.rates import compute_frontier_cop, cost_per_extra_pass, dominates, mean_known
+from aggregate.formulas.rates import (
+    compute_frontier_cop,
+    cost_per_extra_pass,
+    dominates,
+    judge_bias,
+    krippendorff_alpha,
+    mean_known,
+)
 from aggregate.formulas.speedups import ADVANTAGES, summarize_speedups, task_payload
 from aggregate.records import metrics
 from aggregate.records.frames import values
@@ -41,6 +47,8 @@ def costs_block(
     """
     known = attempts.dropna(subset=["cost_usd"])
     by_model = known.groupby("model", sort=True)["cost_usd"].sum()
+    budget, paid = info.budget_usd, info.spent_usd
+    over = None if budget is None or paid is None else max(0.0, paid - budget)
     return {
         "by_arm": {name: {key: values[key] for key in metrics.COSTS} for name, values in arms.items()},
         "cost_by_model": {str(model): float(total) for model, total in by_model.items()},
@@ -53,7 +61,7 @@ def costs_block(
         **gain,
         "spent_usd": _bill(info, attempts),
         **info.model_dump(include={"wasted_usd", "wasted_attempts", "budget_usd", "assumed_usd"}),
-        "over_budget_usd": over_budget(info),
+        "over_budget_usd": over,  # what the attempts in flight spent beyond the budget
         "cost_sources": sorted(attempts["cost_source"].dropna().unique()),
     }
 
@@ -81,13 +89,6 @@ def _of_an_attempt(both: pd.DataFrame, arm: str) -> float:
     if not known or both[f"{arm}_n_unpriced"].any():
         return math.nan
     return float(both[f"{arm}_cost_usd"].sum() / known)
-
-
-def over_budget(info: RunInfo) -> float | None:
-    """By how much the attempts that were in flight outspent the budget; None without one."""
-    if info.budget_usd is None or info.spent_usd is None:
-        return None
-    return max(0.0, info.spent_usd - info.budget_usd)
 
 
 def spent(attempts: pd.DataFrame) -> float:
@@ -289,11 +290,8 @@ def check_results(checks: pd.DataFrame, digits: int | None = None) -> Cleaned[Ch
 def spared(checks: pd.DataFrame) -> list[str]:
     """How many checks were spared, whose scores are missing."""
     spared = int((checks["details"] == SPARED).sum())
-    return (
-        [f"{counted(spared, 'check')} of {len(checks)} spared: no score there, nor of the whole"]
-        if spared
-        else []
-    )
+    words = f"{counted(spared, 'check')} of {len(checks)} spared: no score there, nor of the whole"
+    return [words] if spared else []
 
 
 def panels_block(judgments: pd.DataFrame, attempts: pd.DataFrame) -> dict[str, Any] | None:

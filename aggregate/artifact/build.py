@@ -12,9 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from aggregate.artifact import answer, blocks, comparison, diagnosis, file, sentences, sequential
+from aggregate.artifact import answer, blocks, comparison, diagnosis, file, sentences
 from aggregate.artifact.comparison import Comparison
 from aggregate.artifact.model import SCHEMA_VERSION, Artifact
+from aggregate.formulas.intervals import MOST_SURE, Interval, fixed_suite_interval
+from aggregate.formulas.power_and_stopping import ALPHA, DecisionLook, look_at_decision, plan_looks
 from aggregate.formulas.rates import cost_weighted_advantage
 from aggregate.formulas.significance import holm
 from aggregate.formulas.verdict import (
@@ -27,11 +29,12 @@ from aggregate.formulas.verdict import (
     error_reasons,
     verdict,
 )
-from aggregate.records.frames import Frames, collect, values
+from aggregate.records.frames import Frames, collect, task_frame, values
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, CANDIDATE, ORACLE, CandidateInfo, RunInfo
 from aggregate.text.formats import DIGITS, clean, plain, rounded
 
+_OF_A_LOOK = ("round", "spent_alpha", "conditional_power", "stop")
 _MESSAGE = 200
 _SHOWN_DROPPED = 100
 _SHOWN_ERRORS = 3
@@ -57,6 +60,8 @@ def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
     adjusted = holm([fields["p_value"] for fields in measured.values()], comparisons)
     for fields, p_value in zip(measured.values(), adjusted, strict=True):
         fields |= {"p_value_adjusted": p_value}
+    fresh = int((~frames.attempts["cached"]).sum())
+    speed = fresh / info.wall_seconds if info.wall_seconds else None
     shared = {
         **{name: field.get_default() for name, field in Artifact.model_fields.items()},
         **info.model_dump(include=set(Artifact.model_fields)),
@@ -64,7 +69,12 @@ def from_frames(info: RunInfo, frames: Frames) -> list[Artifact]:
         "simulated": any(map(sentences.is_simulated, info.models)),
         "comparisons": comparisons,
         "stop_early": "decision" if info.stop_early else None,
-        "environment": _environment(info, frames),
+        "environment": {
+            # The run's own time and speed, not this process's.
+            "wall_seconds": info.wall_seconds,
+            "attempts_per_second": rounded(speed, 3),
+            **info.environment,
+        },
     }
     return [
         _artifact(shared, frames, candidate, measured.get(candidate.arm) or _unmeasured(info, candidate))
@@ -87,13 +97,6 @@ def _artifact(
     said = answer.answer_of(artifact)
     summary = ". ".join([said.headline, *(line.text for line in said.lines)])
     return file.with_pipeline_fields(artifact.model_copy(update={"answer": said, "summary": summary}))
-
-
-def _environment(info: RunInfo, frames: Frames) -> dict[str, Any]:
-    """What the run says of where it ran, with wall time and speed: the run's, not this process's."""
-    fresh = int((~frames.attempts["cached"]).sum())
-    speed = fresh / info.wall_seconds if info.wall_seconds else None
-    return {"wall_seconds": info.wall_seconds, "attempts_per_second": rounded(speed, 3), **info.environment}
 
 
 def _unmeasured(info: RunInfo, candidate: CandidateInfo) -> dict[str, Any]:
@@ -175,10 +178,10 @@ class _Candidate:
         return {arm: _arm_errors(self.frames.attempts, arm) for arm in arms}
 
     @cached_property
-    def sequential(self) -> sequential.Sequential | None:
+    def sequential(self) -> Sequential | None:
         if not self.info.stop_early or self.info.pass_k < 2 or self.info.baseline == "none":
             return None
-        return sequential.looks(self.info, self.frames.attempts, self.arm, self.comparisons)
+        return looks(self.info, self.frames.attempts, self.arm, self.comparisons)
 
     @cached_property
     def consistency(self) -> dict[str, dict[str, Any] | None]:
@@ -435,3 +438,76 @@ def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:
 
 def _of(frame: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     return frame[frame["arm"].isin(arms)]
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """The looks of a `--stop-early` run and what the last of them says."""
+
+    block: dict[str, Any]
+    interval: Interval | None
+    suite_interval: Interval | None
+    decision: Decision
+
+
+def looks(info: RunInfo, attempts: pd.DataFrame, arm: str, comparisons: int = 1) -> Sequential:
+    """Repeat the looks of a group-sequential run from its records, one after each finished round.
+
+    Alpha is shared out among `comparisons`. Attempts after the look that stopped the run decide nothing.
+    """
+    plan = plan_looks(info.pass_k, ALPHA / comparisons)
+    taken: list[DecisionLook] = []
+    suite = last = None
+    for number in range(1, _finished_rounds(info, attempts, arm) + 1):
+        so_far = task_frame(attempts[attempts["attempt"] <= number])
+        both = comparison.in_both(comparison.units(so_far, arm))
+        counts, tasks = comparison.counts(both), values(both["task"])
+        last = look_at_decision(plan, number, *counts, tasks=tasks, effect=info.effect, margin=info.margin)
+        taken.append(last)
+        suite = fixed_suite_interval(*counts, level=min(last.interval.level, MOST_SURE))
+        if last.stop:
+            break
+    reasons = last.reasons if last else (Reason("no_round"),)
+    return Sequential(
+        block={
+            "mode": "decision",
+            "effect": info.effect,
+            "plan": [vars(look) for look in plan],
+            "looks": [
+                {
+                    **vars(look.interval),
+                    **{name: getattr(look, name) for name in _OF_A_LOOK},
+                    "reason": sentences.words(look.reasons),
+                }
+                for look in taken
+            ],
+            "stopped_after": last.round if last and last.stop else None,
+            "spent_alpha": last.spent_alpha if last else 0.0,
+        },
+        interval=last.interval if last else None,
+        suite_interval=suite,
+        decision=Decision((last and last.decision) or "inconclusive", reasons),
+    )
+
+
+def _finished_rounds(info: RunInfo, attempts: pd.DataFrame, arm: str) -> int:
+    """How many rounds have a record for every task in both arms."""
+    mine = attempts[attempts["arm"].isin([arm, BASELINE]) & (attempts["outcome"] != "skipped")]
+    per_round = mine.groupby("attempt").size()
+    planned = 2 * len(info.tasks) * len(info.models) or int(per_round.get(1, 0))
+    finished = 0
+    while finished < info.pass_k and planned and per_round.get(finished + 1, 0) >= planned:
+        finished += 1
+    return finished
+
+
+def settled(info: RunInfo, attempts: pd.DataFrame) -> tuple[bool, str]:
+    """Whether a run may stop after this round by its statistics, for all its candidates, and why or why not."""
+    comparisons = len(info.ran) + info.baseline_reuse_count - 1
+    reasons = []
+    for candidate in info.ran:
+        taken = looks(info, attempts, candidate.arm, comparisons)
+        if taken.block["stopped_after"] is None:
+            return False, sentences.words(taken.decision.reasons)
+        reasons.append(sentences.words(taken.decision.reasons))
+    return True, "; ".join(dict.fromkeys(reasons))

@@ -1,4 +1,4 @@
-"""Compare two arms, overall, by group and task by task: differences, how sure they are, and how each task ended."""
+"""Compare two arms, overall, by group and task by task, and two runs: differences, and how sure they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from aggregate.artifact.model import CandidateResult, TaskBounds, TaskChange, TaskResult
+from aggregate.artifact import blocks, sentences
+from aggregate.artifact.model import CandidateResult, RunsCompared, TaskBounds, TaskChange, TaskResult
 from aggregate.formulas.intervals import (
     Floats,
     Interval,
@@ -19,7 +20,7 @@ from aggregate.formulas.intervals import (
     fixed_suite_interval,
     paired_counts,
 )
-from aggregate.formulas.power import attempts_needed, min_detectable_effect, tasks_needed
+from aggregate.formulas.power_and_stopping import attempts_needed, min_detectable_effect, tasks_needed
 from aggregate.formulas.rates import normalized_gain, rounded_delta
 from aggregate.formulas.significance import (
     fisher_by_task,
@@ -29,10 +30,12 @@ from aggregate.formulas.significance import (
     suite_share_at_most_zero,
     two_sided,
 )
-from aggregate.records import metrics
+from aggregate.formulas.verdict import MARGIN, ArmErrors, decision
+from aggregate.records import frames, metrics
 from aggregate.records.frames import values
-from aggregate.records.run_info import BASELINE, CANDIDATE
-from aggregate.text.formats import Cleaned, cleaned_rows, rounded
+from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import BASELINE, CANDIDATE, is_candidate
+from aggregate.text.formats import Cleaned, clean, cleaned_rows, plain, rounded
 
 UNIT = ["task", "model"]
 _PAIRED = [
@@ -44,6 +47,7 @@ P_VALUES = (
     *("p_value", "p_value_greater", "suite_p_value"),
     *("sign_flip_p_value", "sign_flip_p_value_greater", "mcnemar_p_value"),
 )
+_RUNS = ("first", "second")
 GROUPINGS = {"by_model": "model", "by_tier": "tier", "by_judge": "judge"}
 MOST_GROUPS = 200
 _RANK = {"passed": 0, "failed": 1, "timeout": 1, "error": 2}
@@ -258,21 +262,16 @@ def with_intervals(
     others = {(result.task_id, result.model): result for result in baseline}
     chance = {(one.task_id, one.model) for one in changes if (one.adjusted_p_value or 0.0) >= 1 - level}
     names = [field.name for field in fields(TaskResult)]
-    return Cleaned(
-        CandidateResult(
-            **{name: getattr(result, name) for name in names},
-            interval=_interval(result, others.get(key), level, key in chance),
-        )
-        for result in candidate
-        for key in [(result.task_id, result.model)]
-    )
-
-
-def _interval(one: TaskResult, other: TaskResult | None, level: float, chance: bool) -> TaskBounds | None:
-    if other is None or not one.judged or not other.judged:
-        return None
-    bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
-    return TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0)) if chance else bounds
+    results = Cleaned[CandidateResult]()
+    for one in candidate:
+        key, bounds = (one.task_id, one.model), None
+        other = others.get(key)
+        if other is not None and one.judged and other.judged:
+            bounds = _bounds(one.passes, one.judged, other.passes, other.judged, level)
+            if key in chance:
+                bounds = TaskBounds(min(bounds.low or 0.0, 0.0), max(bounds.high or 0.0, 0.0))
+        results.append(CandidateResult(**{name: getattr(one, name) for name in names}, interval=bounds))
+    return results
 
 
 @lru_cache(maxsize=4096)  # thousands of tasks share a few counts, and each interval is an integral
@@ -305,9 +304,7 @@ def overall(
     for arm in arms:
         mine = metrics.Group(run[run["arm"] == arm], tasks[tasks["arm"] == arm])
         if len(mine.attempts):
-            measured = metrics.named(metrics.measure(mine))
-            curves = metrics.pass_curves(mine.tasks, pass_k)
-            by_arm[arm] = {**measured, **curves}
+            by_arm[arm] = {**metrics.measure(mine), **metrics.pass_curves(mine.tasks, pass_k)}
     return by_arm
 
 
@@ -355,3 +352,78 @@ def only_one(column: str, attempts: pd.DataFrame, tasks: pd.DataFrame) -> str | 
     groups = attempts[column].unique()
     whole = len(groups) == 1 and isinstance(groups[0], str) and len(tasks) > 0
     return groups[0] if whole else None
+
+
+def compare(
+    first: Iterable[AttemptRecord], second: Iterable[AttemptRecord], *, margin: float = MARGIN
+) -> RunsCompared:
+    """The second run's candidate arm against the first's, over the (task, model) units that both have judged.
+
+    A run without a candidate arm is compared by its baseline; one with several candidates is a ValueError. Two
+    runs of one model each are paired by task alone: which model does better is then what is asked.
+    """
+    arms, sides, attempts = zip(*(_one_arm(frames.collect(run)) for run in (first, second)), strict=True)
+    models = sorted({model for tasks in sides for model in tasks["model"].unique()})
+    by_model = any(tasks["model"].nunique() > 1 for tasks in sides)
+    named = [
+        tasks.assign(arm=name, model=tasks["model"] if by_model else " / ".join(models))
+        for tasks, name in zip(sides, _RUNS, strict=True)
+    ]
+    paired = units(pd.concat(named, ignore_index=True), candidate="second", baseline="first")
+    both = in_both(paired)
+    if both.empty:
+        how = " with the same model" if by_model else ""
+        raise ValueError(f"no task was judged in both runs{how}, so there is nothing to compare")
+    compared = compare_units(both)
+    errors = {
+        f"{name}-run": ArmErrors(int(tasks["n"].sum()), int(tasks["n_errors"].sum()))
+        for name, tasks in zip(_RUNS, sides, strict=True)
+    }
+    decided = decision(compared.tasks_like_these, margin, errors)
+    fields = {
+        **compared.fields,
+        "n_dropped": len(paired) - len(both),
+        "first_run": _means(both, "baseline"),
+        "second_run": _means(both, "candidate"),
+        "decision": decided.decision,
+        "decision_reason": sentences.words(decided.reasons),
+        "margin": margin,
+        "models": models,
+        "paired_by_model": by_model,
+        "changes": changes(both),
+    }
+    result = RunsCompared.model_validate(clean(fields))
+    alone = [name for name, arm in zip(_RUNS, arms, strict=True) if arm == BASELINE]
+    left_out = sentences.cells(result, result.n_dropped) if result.n_dropped else ""
+    by_run = [run.assign(arm=name) for run, name in zip(attempts, _RUNS, strict=True)]
+    served = blocks.served_block(pd.concat(by_run), list(_RUNS))
+    warnings = blocks.served_differences(served, ("second", "the second run"), ("first", "the first"))
+    summary = (
+        *(f"The {name} run has no candidate: its baseline is compared." for name in alone),
+        sentences.found(result),
+        left_out and f"Left out, as not judged in both runs: {left_out}.",
+        sentences.decided(result),
+        sentences.power(result),
+        sentences.simulated(result),
+        *(f"{warning}." for warning in warnings),
+    )
+    return result.model_copy(update={"summary": " ".join(filter(None, summary))})
+
+
+def _one_arm(made: frames.Frames) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """The arm that a run is compared by, its tasks and attempts; one that was skipped is still the candidate."""
+    candidates = sorted(arm for arm in made.attempts["arm"].unique() if is_candidate(arm))
+    if len(candidates) > 1:
+        names = ", ".join(plain(arm, 60) for arm in candidates)
+        raise ValueError(f"a run has several candidates ({names}); compare runs of one")
+    wanted = candidates[0] if candidates else BASELINE
+    tasks, attempts = (frame[frame["arm"] == wanted] for frame in (made.tasks, made.attempts))
+    return wanted, tasks, attempts
+
+
+def _means(both: pd.DataFrame, side: str) -> dict[str, float]:
+    """What the differences are differences of: means over the tasks for which both runs have a number."""
+    return {
+        name: both.dropna(subset=[f"candidate_{column}", f"baseline_{column}"])[f"{side}_{column}"].mean()
+        for name, column in metrics.COMPARED.items()
+    }

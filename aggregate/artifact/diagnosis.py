@@ -8,14 +8,13 @@ from math import isclose
 from statistics import fmean
 
 from aggregate.artifact import sentences
-from aggregate.artifact.model import Artifact, CandidateResult, Cause, CauseCode, TaskResult
+from aggregate.artifact.model import Artifact, CandidateResult, Cause, CauseCode, TaskResult, Values
 from aggregate.formulas.verdict import ERRORS_ALLOWED
 from aggregate.records.run_info import BASELINE
 from aggregate.text.formats import counted, plain, points, rate, size_in_points
 
-HEADROOM = (
-    0.10  # a pass rate this near to 1 or 0 leaves hardly anything to gain, or nothing that was ever met
-)
+# A pass rate this near to 1 or 0 leaves hardly anything to gain, or nothing that was ever met.
+HEADROOM = 0.10
 _RARELY = 0.5
 _ONE_SIDED = 0.05  # more attempts of one arm than of the other that ended without an answer
 _FEWEST = 3  # attempts
@@ -71,19 +70,13 @@ def _lost(code: CauseCode, words: str, remedy: str, artifact: Artifact) -> Itera
         return
     gap = abs(lost / mine.n - also / other.n)
     one_sided = abs(lost - also) >= _FEWEST and gap >= max(_ONE_SIDED, abs(artifact.attempt_delta or 0.0) / 2)
-    many = code == "errors" and any(
-        count * ERRORS_ALLOWED > arm.n for count, arm in ((lost, mine), (also, other))
-    )
+    many = code == "errors" and (lost * ERRORS_ALLOWED > mine.n or also * ERRORS_ALLOWED > other.n)
     if one_sided or many:
         text = f"{lost} of {mine.n} candidate and {also} of {other.n} baseline attempts {words}"
         if one_sided and not many:
             text += ": that alone could make the difference"
-        yield Cause(
-            code=code,
-            text=text,
-            remedy=remedy,
-            values={"candidate": lost, "baseline": also, "of_candidate": mine.n, "of_baseline": other.n},
-        )
+        values = {"candidate": lost, "baseline": also, "of_candidate": mine.n, "of_baseline": other.n}
+        yield Cause(code=code, text=text, remedy=remedy, values=values)
 
 
 def _loads(code: CauseCode, artifact: Artifact) -> Iterator[Cause]:
@@ -109,7 +102,7 @@ def _rates(artifact: Artifact) -> Iterator[Cause]:
     if rates is None or {artifact.decision, artifact.suite_decision} & {"improved", "worse"}:
         return
     near = min(HEADROOM, artifact.needed.effect if artifact.needed else HEADROOM)
-    values: dict[str, float | int | str | None] = {"candidate": rates[0], "baseline": rates[1]}
+    values: Values = {"candidate": rates[0], "baseline": rates[1]}
     if min(rates) > 1 - near:
         room = "nothing" if isclose(rates[1], 1) else size_in_points(1 - rates[1])
         text = f"{room} left to gain: the baseline passes {rate(rates[1])} of attempts"
@@ -157,12 +150,9 @@ def _few_tasks(artifact: Artifact) -> Iterator[Cause]:
     if needed is None or not needed.n_pairs or artifact.decision != "inconclusive":
         return
     if smallest is None or smallest > needed.effect:
-        yield Cause(
-            code="few_tasks",
-            text=sentences.too_small(artifact),
-            remedy=sentences.enough(artifact) or "add tasks like these",
-            values={"tasks": needed.n_pairs, "detectable": smallest, "effect": needed.effect},
-        )
+        text, remedy = sentences.too_small(artifact), sentences.enough(artifact) or "add tasks like these"
+        values: Values = {"tasks": needed.n_pairs, "detectable": smallest, "effect": needed.effect}
+        yield Cause(code="few_tasks", text=text, remedy=remedy, values=values)
 
 
 _LOOKS: tuple[Callable[[Artifact], Iterator[Cause]], ...] = (

@@ -6,20 +6,12 @@ Apart from building one, because whoever only writes an artifact should not have
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aggregate.artifact.model import (
-    SCHEMA_VERSION,
-    Artifact,
-    CandidateResult,
-    NotAnArtifact,
-    PipelineEvaluation,
-    PipelineResult,
-    TaskResult,
-    loads,
-)
+from aggregate.artifact import model
+from aggregate.artifact.model import Artifact, NotAnArtifact, PipelineEvaluation, PipelineResult
 from aggregate.text import files
 from aggregate.text.formats import dumps
 
@@ -31,7 +23,7 @@ _STDOUT = ("execution_pass_rate", "baseline_pass_rate", "delta", "verdict")
 def load(path: Path, max_bytes: int) -> Artifact:
     """Read an artifact's file; raises OSError, and NotAnArtifact for a file that holds something else."""
     try:
-        return loads(files.read(path, max_bytes))
+        return model.loads(files.read(path, max_bytes))
     except NotAnArtifact as problem:
         raise NotAnArtifact(f"{path} is not an artifact of this or an earlier version: {problem}") from None
 
@@ -41,14 +33,14 @@ def trace(artifact: Artifact) -> dict[str, Any] | None:
     if artifact.verdict != "fail":
         return None
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": model.SCHEMA_VERSION,
         **{name: getattr(artifact, name) for name in _TRACED},
         "scores": {
             "before": artifact.baseline_pass_rate,
             "after": artifact.execution_pass_rate,
             "delta": artifact.delta,
         },
-        "failed_tasks": failed_tasks(artifact.candidate_results, artifact.baseline_results),
+        "failed_tasks": list(_failed_tasks(artifact)),
         "next_step": artifact.next_step,
         "next_owner": artifact.next_owner,
     }
@@ -72,33 +64,23 @@ def write_json(value: Mapping[str, Any], path: Path) -> Path:
     return files.write_text(dumps(value, indent=2) + "\n", path)
 
 
-def failed_category(result: TaskResult) -> str:
-    """Why a task failed: efficiency for time-outs, accuracy for rubric failures, execution for all else."""
-    if result.outcome == "timeout":
-        return "efficiency"
-    return "accuracy" if result.judge == "llm-rubric" else "execution"
-
-
-def failed_tasks(
-    candidate: Sequence[CandidateResult], baseline: Sequence[TaskResult]
-) -> list[dict[str, Any]]:
+def _failed_tasks(artifact: Artifact) -> Iterator[dict[str, Any]]:
     """The tasks that the candidate did not pass, with its details cut short and scores before and after."""
-    others = {(result.task_id, result.model): result for result in baseline}
-    failed = [
-        (result, others.get((result.task_id, result.model))) for result in candidate if result.passed is False
-    ]
-    return [
-        {
-            "task_id": result.task_id,
-            "model": result.model,
-            "failed_category": failed_category(result),
-            "details": (result.details or result.error or "")[:TRACE_CHARACTERS],
-            "score_before": before.score if before else None,
-            "score_after": result.score,
-            "passed_before": before.passed if before else None,
-        }
-        for result, before in failed
-    ]
+    others = {(result.task_id, result.model): result for result in artifact.baseline_results}
+    for result in artifact.candidate_results:
+        if result.passed is False:
+            before = others.get((result.task_id, result.model))
+            rubric = result.judge == "llm-rubric"
+            late = result.outcome == "timeout"
+            yield {
+                "task_id": result.task_id,
+                "model": result.model,
+                "failed_category": "efficiency" if late else "accuracy" if rubric else "execution",
+                "details": (result.details or result.error or "")[:TRACE_CHARACTERS],
+                "score_before": before.score if before else None,
+                "score_after": result.score,
+                "passed_before": before.passed if before else None,
+            }
 
 
 def with_pipeline_fields(artifact: Artifact) -> Artifact:
@@ -117,14 +99,9 @@ def with_pipeline_fields(artifact: Artifact) -> Artifact:
     )
     results = [
         PipelineResult(
-            result.task_id,
-            result.passed,
-            result.score,
-            result.duration_ms,
-            result.details or "",
-            result.error or "",
+            one.task_id, one.passed, one.score, one.duration_ms, one.details or "", one.error or ""
         )
-        for result in artifact.candidate_results
+        for one in artifact.candidate_results
     ]
     fields = {"next_step": step, "next_owner": owner, "evaluation": evaluation, "task_results": results}
     return artifact.model_copy(update=fields)

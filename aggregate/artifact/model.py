@@ -32,6 +32,7 @@ SCHEMA_VERSION = "1.0"
 # A whole number stays one, so that an artifact that is read and written again keeps its bytes.
 _Read = TypeVar("_Read")
 Number = Annotated[int | float, WithJsonSchema({"type": "number"})]
+Values = dict[str, Number | str | None]
 
 
 class NotAnArtifact(ValueError):
@@ -479,9 +480,7 @@ class TaskResult:
     accuracy_range: Number | None
     cost_usd: Number | None
     failure: str | None = None  # what the judge said of the first attempt that did not pass
-    missed: list[str] = field(
-        default_factory=list
-    )  # expected strings and criteria that this attempt did not meet
+    missed: list[str] = field(default_factory=list)  # strings and criteria that this attempt did not meet
 
     @property
     def said(self) -> str:
@@ -573,17 +572,8 @@ class RunVerdict(_Block):
     could_miss: MissedLoss | None = None
 
 
-AnswerState = Literal[
-    "better",
-    "no_worse",
-    "worse",
-    "cannot_tell",
-    "nothing_to_learn",
-    "no_result",
-    "cancelled",
-    "skipped",
-    "alone",
-]
+ComparedState = Literal["better", "no_worse", "worse", "cannot_tell", "nothing_to_learn"]
+AnswerState = Literal[ComparedState, "no_result", "cancelled", "skipped", "alone"]
 LineKind = Literal[
     "what",
     "why",
@@ -618,7 +608,7 @@ class Cause(_Block):
     code: CauseCode
     text: str
     remedy: str
-    values: dict[str, Number | str | None] = {}
+    values: Values = {}
 
 
 class AnswerLine(_Block):
@@ -626,7 +616,7 @@ class AnswerLine(_Block):
 
     kind: LineKind
     text: str
-    values: dict[str, Number | str | None] = {}
+    values: Values = {}
 
     def figure(self, name: str) -> float | None:
         """A number of the line; None where it is unknown."""
@@ -774,7 +764,7 @@ class RunsCompared(Differences, Rates, Sizes):
 
     first_run: SideRates
     second_run: SideRates
-    decision: DecisionName | None
+    decision: DecisionName
     decision_reason: str
     margin: Number
     models: list[str]

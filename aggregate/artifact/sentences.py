@@ -11,17 +11,7 @@ from typing import Any
 
 from aggregate.artifact.model import Artifact, Bounds, CostRatio, RunCost, RunsCompared
 from aggregate.formulas.verdict import Reason, exit_code, largest_ratio
-from aggregate.text.formats import (
-    counted,
-    level_text,
-    plain,
-    points,
-    rate,
-    shown,
-    size_in_points,
-    times,
-    usd,
-)
+from aggregate.text.formats import counted, level_text, plain, points, rate, shown, size_in_points, times, usd
 
 SIMULATED_KINDS = ("sim", "mock")
 MOST_ADVISED_ATTEMPTS = 20
@@ -145,23 +135,17 @@ def listed(names: list[str], width: int) -> str:
     return f"{', '.join(plain(name, width) for name in names[:3])}{more}"
 
 
-def found(artifact: Artifact | RunsCompared, one: str = "the candidate", other: str = "the baseline") -> str:
-    """Both pass rates and their difference."""
-    candidate, baseline = artifact.execution_pass_rate, artifact.baseline_pass_rate
-    if candidate is None:
-        return f"{_capital(one)} has no judged attempt."
-    if baseline is None:
-        return f"{_capital(one)} passes {rate(candidate)} of its tasks; there is nothing to compare with."
-    rates = f"{_capital(one)} passes {rate(candidate)} of its tasks, {other} {rate(baseline)}"
-    if artifact.delta is None:
-        return f"{rates}; no task was judged in both, so there is no difference to tell."
-    return f"{rates} ({points(artifact.delta)} points)."
+def found(result: RunsCompared) -> str:
+    """The pass rates of two runs and their difference."""
+    after, before = (shown(one, rate) for one in (result.execution_pass_rate, result.baseline_pass_rate))
+    difference = shown(result.delta, points)
+    return f"The second run passes {after} of its tasks, the first {before} ({difference} points)."
 
 
 def decided(result: RunsCompared) -> str:
     """The decision about two runs in words, with the interval it rests on."""
     interval = result.interval
-    if interval is None or interval.tasks_like_these.estimate is None:
+    if interval is None:
         return ""
     bounds = interval.tasks_like_these
     between = f"between {points(bounds.low)} and {points(bounds.high)} points ({level_text(interval.level)} interval)"
@@ -172,15 +156,13 @@ def decided(result: RunsCompared) -> str:
         return f"Inconclusive: {plain(result.decision_reason or '', 400)}."  # not for the interval's sake
     margin = f"No worse (a loss of {size_in_points(result.margin)} is ruled out)"
     named = {"improved": "Improved", "no_worse": margin, "worse": "Worse"}
-    return f"{named[result.decision]}: {what} lies {between}." if result.decision else ""
+    return f"{named[result.decision]}: {what} lies {between}."
 
 
 def gated(artifact: Artifact) -> str:
     """What the gate says and why: the verdict in words, or what `--gate` follows in its place."""
-    decision, code = (
-        artifact.decision,
-        exit_code(artifact.verdict, artifact.decision, artifact.gate, artifact.suite_decision),
-    )
+    decision = artifact.decision
+    code = exit_code(artifact.verdict, decision, artifact.gate, artifact.suite_decision)
     said = {0: "pass", 1: "fail", 3: "error"}[code]
     if artifact.gate == "verdict" or decision is None or code == 3:
         return f"{said}: {plain(artifact.reason, 400)}"
@@ -195,11 +177,9 @@ def _missed(artifact: Artifact) -> str:
     could = artifact.could_miss
     if could is None:
         return ""
-    more = counted(could.more_attempts, "more attempt")
-    return (
-        f"; it may have missed a loss of up to {size_in_points(could.loss)}, and {more} a task would leave "
-        f"{size_in_points(could.loss_then)}"
-    )
+    more, loss, then = counted(could.more_attempts, "more attempt"), could.loss, could.loss_then
+    missed = f"; it may have missed a loss of up to {size_in_points(loss)}"
+    return f"{missed}, and {more} a task would leave {size_in_points(then)}"
 
 
 def efficiency(artifact: Artifact) -> str:

@@ -102,11 +102,9 @@ def concept_overlap(matched: Sequence[Iterable[str]], *, has_concepts: bool = Fa
     """
     sets = [set(items) for items in matched]
     union = set().union(*sets)
-    return (
-        100.0 * len(union.intersection(*sets)) / len(union)
-        if union
-        else (100.0 if has_concepts else math.nan)
-    )
+    if not union:
+        return 100.0 if has_concepts else math.nan
+    return 100.0 * len(union.intersection(*sets)) / len(union)
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Sequence[int] | NDArray[np.float64] | NDArray[np.int64]
 
 MOST_COUNTED = 1e12
+_COUNTS = ("candidate_passes", "candidate_attempts", "baseline_passes", "baseline_attempts")
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,7 @@ def paired_counts(
     baseline_attempts: Numbers,
 ) -> PairedCounts:
     """Check four arrays of counts and keep the tasks judged in both arms; a NaN count is no attempt."""
-    arrays = by_task(
-        candidate_passes=candidate_passes,
-        candidate_attempts=candidate_attempts,
-        baseline_passes=baseline_passes,
-        baseline_attempts=baseline_attempts,
-    )
+    arrays = by_task(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     for name, values in arrays.items():
         refuse(name, values, (values < 0) | (values > MOST_COUNTED), "is not a count")
     for arm in ("candidate", "baseline"):
@@ -75,9 +71,9 @@ def paired_counts(
     return PairedCounts(**{name: values[kept] for name, values in arrays.items()}, dropped=int((~kept).sum()))
 
 
-def by_task(**arrays: Numbers) -> dict[str, Floats]:
-    """Arrays with an entry per task, as floats of the same length."""
-    floats = {name: as_floats(values, name) for name, values in arrays.items()}
+def by_task(*counts: Numbers) -> dict[str, Floats]:
+    """Passes and attempts of both arms, with an entry per task, as floats of the same length."""
+    floats = {name: as_floats(values, name) for name, values in zip(_COUNTS, counts, strict=True)}
     lengths = {name: len(values) for name, values in floats.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"one entry per task is needed in each array; lengths are {lengths}")
@@ -337,9 +333,8 @@ def _posterior(rates: Floats, attempts: Floats) -> tuple[float, float]:
 @lru_cache(maxsize=4096)
 def _beta_difference_bounds(a: float, b: float, c: float, d: float, level: float) -> tuple[float, float]:
     """Equal-tailed bounds of X - Y for X ~ Beta(a, b), Y ~ Beta(c, d)."""
-    if beta_variance(a, b) < beta_variance(
-        c, d
-    ):  # integrate over the narrower one: the other's CDF is smooth there
+    # Integrate over the narrower one: the other's CDF is smooth there.
+    if beta_variance(a, b) < beta_variance(c, d):
         low, high = _beta_difference_bounds(c, d, a, b, level)
         return -high, -low
     tail = max((1 - level) / 2, _SMALLEST_TAIL)

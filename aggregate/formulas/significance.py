@@ -196,12 +196,7 @@ def fisher_by_task(
 
     With one attempt per arm no task can show a change; NaN where a task was not judged in both arms.
     """
-    arrays = by_task(
-        candidate_passes=candidate_passes,
-        candidate_attempts=candidate_attempts,
-        baseline_passes=baseline_passes,
-        baseline_attempts=baseline_attempts,
-    )
+    arrays = by_task(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     rows = np.column_stack(list(arrays.values()))
     passes, attempts, other_passes, other_attempts = rows.T
     judged = ~np.isnan(rows).any(axis=1) & (attempts != 0) & (other_attempts != 0)
@@ -211,10 +206,8 @@ def fisher_by_task(
         task = int(np.argmax(wrong))
         listed = ", ".join(f"{count:g}" for count in rows[task])
         raise ValueError(f"task {task}: {listed} are not the passes and attempts of two arms")
-    p_values = [
-        _fisher(*map(int, row)) if told else math.nan
-        for told, row in zip(judged.tolist(), rows.tolist(), strict=True)
-    ]
+    tables = zip(judged.tolist(), rows.tolist(), strict=True)
+    p_values = [_fisher(*map(int, row)) if told else math.nan for told, row in tables]
     return TaskChanges(p_values, benjamini_hochberg(p_values))
 
 
@@ -225,12 +218,8 @@ def _fisher(passes: int, attempts: int, other_passes: int, other_attempts: int) 
 
     passed = passes + other_passes
     table = np.arange(max(0, passed - other_attempts), min(attempts, passed) + 1)
-    weights = -(
-        gammaln(table + 1)
-        + gammaln(attempts - table + 1)
-        + gammaln(passed - table + 1)
-        + gammaln(other_attempts - passed + table + 1)
-    )
+    cells = (table, attempts - table, passed - table, other_attempts - passed + table)
+    weights = -sum(gammaln(cell + 1) for cell in cells)
     weights = np.exp(weights - weights.max())
     observed = weights[passes - table[0]]
     return min(1.0, float(weights[weights <= observed * (1 + 1e-7)].sum() / weights.sum()))

@@ -133,15 +133,7 @@ def verdict(
 def error_reasons(arms: Mapping[str, ArmErrors]) -> list[Reason]:
     """For every arm with more than 5 % of its attempts in `error`: how many, and what most of them said."""
     return [
-        Reason(
-            "errors",
-            {
-                "errors": counts.errors,
-                "attempts": counts.attempts,
-                "arm": arm,
-                "messages": _most_frequent(counts.messages),
-            },
-        )
+        Reason("errors", {**vars(counts), "arm": arm, "messages": _most_frequent(counts.messages)})
         for arm, counts in arms.items()
         if counts.too_many
     ]

@@ -83,21 +83,16 @@ def collect(records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()) ->
         # A task has one tier and one judge, the first that is named: a time-out has no judgment to name it.
         for name in ("tier", "judge"):
             attempts[name] = attempts.groupby("task")[name].transform("first")
-        judgments, bad_judgments = _below(
-            attempts, [each.judgments for each in by_attempt], rows.JUDGMENT_ROW, rows.JUDGMENTS
-        )
-        criteria, bad_criteria = _below(
-            attempts, [each.criteria for each in by_attempt], rows.CRITERION_ROW, rows.CRITERIA
-        )
-        checks, bad_checks = _below(
-            attempts, [each.checks for each in by_attempt], rows.CHECK_ROW, rows.CHECKS
-        )
-        _keep_programs_apart(attempts, judgments, checks)
+        below = {}
+        for name, (order, columns) in rows.BELOW.items():
+            below[name], more = _below(attempts, [getattr(each, name) for each in by_attempt], order, columns)
+            bad += more
+        _keep_programs_apart(attempts, below["judgments"], below["checks"])
         measured = tuple(rows.measured(by_attempt, values(attempts["judge"])))
         del by_attempt  # or they would be searched at once
-    if bad := bad + bad_judgments + bad_criteria + bad_checks:
+    if bad:
         warnings.append(f"{bad} numbers out of range were treated as missing")
-    return Frames(attempts, judgments, criteria, task_frame(attempts), checks, measured, tuple(warnings))
+    return Frames(attempts, tasks=task_frame(attempts), **below, measured=measured, warnings=tuple(warnings))
 
 
 def _keep_programs_apart(attempts: pd.DataFrame, judgments: pd.DataFrame, checks: pd.DataFrame) -> None:
@@ -164,10 +159,7 @@ def _frame(
 
 
 def _below(
-    attempts: pd.DataFrame,
-    row_lists: list[list[rows.Row]],
-    order: Iterable[str],
-    columns: dict[str, Column],
+    attempts: pd.DataFrame, row_lists: list[list[rows.Row]], order: Iterable[str], columns: dict[str, Column]
 ) -> tuple[pd.DataFrame, int]:
     """The rows that belong to each attempt, in its order, with the attempt's key and tier in front."""
     shared = [*rows.KEY, "tier"]

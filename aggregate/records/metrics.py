@@ -7,7 +7,7 @@ Nothing else lists metrics: what a run cost and what two runs are compared by ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,34 +131,16 @@ METRICS: tuple[Metric, ...] = (
     Metric("cache_write_tokens", _over("cache_write_tokens", _sum), "count", cost=True),
     Metric("mean_model_ms", _over("model_ms", _mean), "milliseconds"),
 )
-NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 COSTS: tuple[str, ...] = (*(metric.name for metric in METRICS if metric.cost), "no_pass")
 COMPARED: dict[str, str] = {metric.name: metric.compared for metric in METRICS if metric.compared}
 _COUNTS = frozenset(metric.name for metric in METRICS if metric.shown == "count")
 
 
-def grouped(attempts: pd.DataFrame, tasks: pd.DataFrame, by: tuple[str, ...]) -> pd.DataFrame:
-    """One row per group with every metric; attempts whose group has no name (no tier) are left out."""
-    run = attempts[attempts["outcome"] != "skipped"]
-    per_task = dict(list(tasks.groupby(list(by), sort=True)))
-    rows = [
-        (*name, *measure(Group(part, per_task[name])).values())
-        for name, part in run.groupby(list(by), sort=True)
-        if name in per_task
-    ]
-    kinds = dict.fromkeys(by, "str") | dict.fromkeys(NAMES, "float64")
-    return pd.DataFrame(rows, columns=[*by, *NAMES]).astype(kinds)
-
-
-def measure(group: Group) -> dict[str, float]:
-    """Every metric of one group by name; NaN where it cannot be told."""
-    return {metric.name: float(metric.compute(group)) for metric in METRICS}
-
-
-def named(row: Mapping[str, float]) -> dict[str, float | int | bool]:
-    """Metrics for JSON: counts as integers, and `no_pass` where the cost of a pass is infinite."""
-    counts = {name: int(row[name]) for name in _COUNTS if np.isfinite(row[name])}
-    return {**row, **counts, "no_pass": bool(np.isposinf(row["cop"]))}
+def measure(group: Group) -> dict[str, float | int | bool]:
+    """Every metric of one group: counts as integers, `no_pass` where a pass costs infinitely much, NaN for unknown."""
+    values = {metric.name: float(metric.compute(group)) for metric in METRICS}
+    counts = {name: int(values[name]) for name in _COUNTS if np.isfinite(values[name])}
+    return {**values, **counts, "no_pass": bool(np.isposinf(values["cop"]))}
 
 
 def pass_curves(tasks: pd.DataFrame, pass_k: int) -> dict[str, dict[str, float]]:

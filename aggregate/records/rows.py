@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from aggregate.formulas.rates import compute_impl_rate, consensus
 from aggregate.records.record import JUDGED, AttemptRecord
 from aggregate.records.run_info import UNKNOWN_MODEL, TaskInfo, is_known_arm
-from aggregate.text.formats import plain
+from aggregate.text.formats import counted, plain
 from judges.judgment import (
     COUNT,
     POINTS,
@@ -184,9 +184,13 @@ _CRITERION = itemgetter(*_fields(CRITERIA, "criterion").values())
 
 # How rows hold their columns, which is not the order in which tables show them.
 ATTEMPT_ROW = [name for part in ("", "record", "completion") for name in _fields(ATTEMPTS, part)]
-JUDGMENT_ROW = [name for part in ("", "judgment") for name in _fields(_OWN, part)]
-CRITERION_ROW = ["member", "check", "judge", "judge_model", *_fields(CRITERIA, "criterion")]
 CHECK_ROW = [name for name in CHECKS if name not in _KEYS]
+# The tables below that of attempts, each with how its rows hold their columns.
+BELOW = {
+    "judgments": ([name for part in ("", "judgment") for name in _fields(_OWN, part)], JUDGMENTS),
+    "criteria": (["member", "check", "judge", "judge_model", *_fields(CRITERIA, "criterion")], CRITERIA),
+    "checks": (CHECK_ROW, CHECKS),
+}
 _OUTCOME, _COST, _TURNS, _STARTED, _WORKER, _CACHED = map(
     ATTEMPT_ROW.index, ("outcome", "cost_usd", "turns", "started_at", "worker", "cached")
 )
@@ -237,6 +241,7 @@ def collect(
     by_key: dict[Key, RecordRows] = {}
     repeated = 0
     unknown_arms: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
     for record in records:
         if not is_known_arm(record.arm):
             unknown_arms[record.arm] += 1
@@ -245,12 +250,21 @@ def collect(
         if rows.key in by_key:
             repeated += 1
             rows = min(by_key[rows.key], rows, key=lambda rows: (_RANK[rows.attempt[_OUTCOME]], repr(rows)))
+        elif record.completion is not None:
+            for host, connections in record.completion.refused:
+                refused[host] += connections
         by_key[rows.key] = rows
     attempts = _made_once([by_key[key] for key in sorted(by_key)])
     left_out = [
         f"{count} records of unknown arm {plain(arm, 40)} were left out"
         for arm, count in sorted(unknown_arms.items())
     ]
+    if refused:
+        times, hosts = counted(refused.total(), "connection"), counted(len(refused), "other host")
+        were = "was" if refused.total() == 1 else "were"
+        left_out.append(
+            f"{times} to {hosts} {were} refused; `--network open` allows them, unless they are local"
+        )
     if repeated:
         left_out.append(f"{repeated} records repeat an attempt that has one already; one of each was kept")
     if copies := len(by_key) - len(attempts):
@@ -301,11 +315,8 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     checks: list[Row] = []
     if first is not None and first.check is not None:
         judges, criteria, together, checks = _several(judgments)
-    elif first is not None and len(judgments) == 1 and not first.panel and not first.criteria:
-        judges, criteria, together = _single_judge(first)
     else:
-        # A panel's members instead of their consensus.
-        judges, criteria, together = _judges([judge for one in judgments for judge in one.panel or (one,)])
+        judges, criteria, together = _judges(judgments)
     judged = outcome in JUDGED
     task_id, model, arm, number, run_id = _KEY_FIELDS(facts)
     key = (task_id, model or UNKNOWN_MODEL, arm, number, run_id or "")
@@ -330,7 +341,7 @@ def _rows(record: AttemptRecord, task: TaskInfo | None) -> RecordRows:
     }
     completed = _NO_COMPLETION if completion is None else _COMPLETION(vars(completion))
     timed = facts["benchmarks"] or any(one.judge == "benchmark" or one.benchmarks for one in judgments)
-    measured = _measured(record, first, key[1]) if judged and timed else None
+    measured = _measured(record, first, key) if judged and timed else None
     return RecordRows(key, (*_ATTEMPT(computed), *completed), judges, criteria, measured, checks)
 
 
@@ -350,10 +361,7 @@ def _several(judgments: Iterable[Judgment]) -> tuple[list[Row], list[Row], dict[
     judges, criteria, checks, parts = list[Row](), list[Row](), list[Row](), []
     for name, said in by_check.items():
         first = said[0]
-        if len(said) == 1 and not first.panel and not first.criteria:
-            rows, points, part = _single_judge(first, name)
-        else:
-            rows, points, part = _judges([judge for one in said for judge in one.panel or (one,)], name)
+        rows, points, part = _judges(said, name)
         judges += rows
         criteria += points
         by = "model" if first.by_model else "program"
@@ -397,8 +405,13 @@ def _judgment(member: int, facts: dict[str, Any], rate: float | None, check: str
     return (*_COMPUTED_OF_JUDGE(computed), *_JUDGMENT(facts))
 
 
-def _judges(judges: list[Judgment], check: str | None = None) -> tuple[list[Row], list[Row], dict[str, Any]]:
-    """A row for each judge of an attempt, one for each criterion, and what the judges say together."""
+def _judges(
+    said: Sequence[Judgment], check: str | None = None
+) -> tuple[list[Row], list[Row], dict[str, Any]]:
+    """A row for each judge, one for each criterion, and what the judges say together; of a panel its members."""
+    if len(said) == 1 and not said[0].panel and not said[0].criteria:
+        return _single_judge(said[0], check)
+    judges = [judge for one in said for judge in one.panel or (one,)]
     scores = [judge.score for judge in judges]
     rates = list(map(_impl_rate, judges))
     judgments, criteria = [], []
@@ -420,7 +433,7 @@ def _judges(judges: list[Judgment], check: str | None = None) -> tuple[list[Row]
     return judgments, criteria, together
 
 
-def _single_judge(judge: Judgment, check: str | None = None) -> tuple[list[Row], list[Row], dict[str, Any]]:
+def _single_judge(judge: Judgment, check: str | None) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """The most frequent case of `_judges` by a shorter way: one judge that gave no points."""
     facts = vars(judge)
     score, matched = facts["score"], facts["matched"]
@@ -439,44 +452,30 @@ def _single_judge(judge: Judgment, check: str | None = None) -> tuple[list[Row],
     return [_judgment(1, facts, rate, check)], [], together
 
 
-def _measured(record: AttemptRecord, first: Judgment | None, model: str) -> Measured:
-    completion = record.completion
-    return Measured(
-        task=record.task,
-        model=model,
-        arm=record.arm,
-        attempt=record.attempt,
-        passed=record.outcome == "passed",
-        benchmarks=record.benchmarks or (first.benchmarks if first else ()),
-        tests=record.tests or (first.tests if first else None),
-        snapshot=record.snapshot or (first.snapshot if first else None),
-        cost_usd=completion.cost_usd if completion else None,
-        turns=completion.turns if completion else None,
-    )
+def _measured(record: AttemptRecord, first: Judgment | None, key: Key) -> Measured:
+    """What stands in the record, or with its first judgment."""
+    parts = ("benchmarks", "tests", "snapshot")
+    found: dict[str, Any] = {
+        part: getattr(record, part) or (first and getattr(first, part)) for part in parts
+    }
+    answer = record.completion or Completion()
+    passed = record.outcome == "passed"
+    return Measured(*key[:4], passed, **found, cost_usd=answer.cost_usd, turns=answer.turns)
 
 
 def _impl_rate(judge: Judgment) -> float | None:
     """Points achieved of points possible, over the criteria that have both; the score where there are none."""
     if not judge.criteria:
         return _unit(judge.score)
-    pairs = [(criterion.achieved, criterion.max_points) for criterion in judge.criteria]
-    known = [
-        (achieved, most)
-        for achieved, most in pairs
-        if achieved is not None and most is not None and achieved in POINTS and most in POINTS
-    ]
+    pairs = [(one.achieved, one.max_points) for one in judge.criteria]
+    known = [pair for pair in pairs if all(points is not None and points in POINTS for points in pair)]
     return compute_impl_rate(*map(sum, zip(*known, strict=True))) if known else None
 
 
 def _met(judge: Judgment) -> list[str]:
     """What a judge found: matched strings, and criteria with all their points."""
-    full = [
-        criterion.name
-        for criterion in judge.criteria
-        if criterion.achieved is not None
-        and criterion.max_points
-        and criterion.achieved >= criterion.max_points
-    ]
+    points = [(one.name, one.achieved, one.max_points) for one in judge.criteria]
+    full = [name for name, achieved, most in points if achieved is not None and most and achieved >= most]
     return [*judge.matched, *full]
 
 

@@ -120,9 +120,9 @@ class RunInfo(ResultSettings):
     @property
     def unfinished(self) -> Unfinished | None:
         """How the run ended before all its attempts were made; None where it did not."""
-        return (
-            None if self.status == "finished" or self.status == "skipped" else self.status
-        )  # mypy narrows only this
+        if self.status == "finished" or self.status == "skipped":  # mypy narrows only this
+            return None
+        return self.status
 
     @classmethod
     def from_records(cls, records: Iterable[AttemptRecord]) -> RunInfo:
@@ -162,6 +162,11 @@ class Observer:
     def info(self) -> RunInfo:
         """What the records seen so far tell of their run."""
         arms = {arm for _, arm, _ in self.attempts}
+        candidates = (
+            CandidateInfo(arm=arm, candidate_id=arm.partition(":")[2] or None)
+            for arm in sorted(arms)
+            if is_candidate(arm)
+        )
         warnings: list[str] = []
         return RunInfo(
             run_id=_merged_id(self.run_ids),
@@ -169,8 +174,7 @@ class Observer:
             pass_k=max(self.attempts.values(), default=1),
             models=tuple(sorted({model for _, _, model in self.attempts})),
             tasks=tuple(_merged(task, self.tasks[task], warnings) for task in sorted(self.tasks)),
-            candidates=tuple(_candidate(arm) for arm in sorted(arms) if is_candidate(arm))
-            or (CandidateInfo(),),
+            candidates=tuple(candidates) or (CandidateInfo(),),
             baseline="skill" if BASELINE in arms else "none",
             warnings=tuple(sorted(warnings)),
         )
@@ -210,7 +214,3 @@ def _merged_id(run_ids: set[str]) -> str:
         return "records"
     digest = hashlib.sha256("\n".join(sorted(run_ids)).encode("utf-8", "surrogatepass")).hexdigest()
     return f"merged-{digest[:12]}"
-
-
-def _candidate(arm: str) -> CandidateInfo:
-    return CandidateInfo(arm=arm, candidate_id=arm.partition(":")[2] or None)

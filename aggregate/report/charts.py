@@ -73,9 +73,8 @@ def difference(answer: RunAnswer, margin: float) -> Markup | None:
     low, high, middle = (answer.figure("rates", name) for name in ("low", "high", "difference"))
     if low is None or high is None or middle is None:
         return None
-    suite = [
-        one for name in ("suite_low", "suite_high") if (one := answer.figure("ranges", name)) is not None
-    ]
+    ends = (answer.figure("ranges", name) for name in ("suite_low", "suite_high"))
+    suite = [end for end in ends if end is not None]
     first, last = axis(min(low, *suite), max(high, *suite))
 
     def place(value: float) -> str:
@@ -106,9 +105,8 @@ def difference(answer: RunAnswer, margin: float) -> Markup | None:
         label(place(inside), 26, f"{points(middle)} points", "strong"),
     ]
     said = f"{points(middle)} points, between {points(low)} and {points(high)}"
-    return picture(
-        "Difference in attempts passed, candidate minus baseline", said, 104, *shapes, name="delta"
-    )
+    title = "Difference in attempts passed, candidate minus baseline"
+    return picture(title, said, 104, *shapes, name="delta")
 
 
 _CURVES = {"pass_at": ("some", "any"), "pass_hat": ("all", "all")}  # how each looks, and what it is called
@@ -157,10 +155,8 @@ def _share_grid() -> list[Markup]:
     grid = []
     for share in (0.0, 0.5, 1.0):
         y = _up(share)
-        grid += [
-            line(across(0), y, across(1), y, "grid"),
-            label("0", y + 4, f"{100 * share:.0f} %", "", "start"),
-        ]
+        grid.append(line(across(0), y, across(1), y, "grid"))
+        grid.append(label("0", y + 4, f"{100 * share:.0f} %", "", "start"))
     return grid
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from aggregate.text.files import write_text
 from aggregate.text.formats import clean
 from judges.safe_text import storable
 
-_END = "\r\n"
-_SPECIAL = re.compile('[",\r\n]')
+_OF_RUN = ("run_id", "created_at", "skill_id", "pass_k")
 # A spreadsheet takes a cell that starts so for a formula, also after a quote was stripped.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -29,21 +29,13 @@ def summary(info: RunInfo, frames: Frames) -> dict[str, Any]:
     attempts, tasks = frames.attempts, frames.tasks
     arms = sorted(attempts.arm.unique())
     overall = comparison.overall(attempts, tasks, arms, info.pass_k)
-    return dict(
-        clean(
-            {
-                "run_id": info.run_id,
-                "created_at": info.created_at,
-                "skill_id": info.skill_id,
-                "pass_k": info.pass_k,
-                "models": list(info.models),
-                "status": info.status,
-                "overall_stats": overall,
-                **comparison.by_group(attempts, tasks, arms, info.pass_k, overall),
-                "warnings": [*info.warnings, *frames.warnings, *comparison.too_many(tasks).values()],
-            }
-        )
-    )
+    told: dict[str, Any] = {
+        **{name: getattr(info, name) for name in (*_OF_RUN, "models", "status")},
+        "overall_stats": overall,
+        **comparison.by_group(attempts, tasks, arms, info.pass_k, overall),
+        "warnings": [*info.warnings, *frames.warnings, *comparison.too_many(tasks).values()],
+    }
+    return {name: clean(value) for name, value in told.items()}
 
 
 def write_exports(info: RunInfo, frames: Frames, folder: Path) -> list[Path]:
@@ -62,10 +54,12 @@ def write_exports(info: RunInfo, frames: Frames, folder: Path) -> list[Path]:
 
 def csv_text(frame: pd.DataFrame) -> str:
     """The frame as CSV: missing is an empty cell, numbers stay numbers, no text can start a formula."""
-    rows = zip(*(_cells(frame[name]) for name in frame.columns), strict=True)
-    text = _END.join((",".join(frame.columns), *map(",".join, rows), ""))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\r\n")
+    table.writerow(frame.columns)
+    table.writerows(zip(*(_cells(frame[name]) for name in frame.columns), strict=True))
     # A lone surrogate cannot be written as UTF-8, whoever put it into a record.
-    return storable(text)
+    return storable(text.getvalue())
 
 
 def safe_cell(text: str) -> str:
@@ -75,7 +69,7 @@ def safe_cell(text: str) -> str:
 
 
 def _cells(column: pd.Series[Any]) -> list[str]:
-    """A column as cells, quoted where need be; equal values are written once, for most columns hold few."""
+    """A column as text; equal values are written once, for most columns hold few."""
     codes, unique = pd.factorize(column)
     cells = np.array([*map(_cell, unique), ""], dtype=object)
     return list(cells[codes])  # the code of a missing value is -1, which is the empty cell at the end
@@ -84,28 +78,20 @@ def _cells(column: pd.Series[Any]) -> list[str]:
 def _cell(value: Any) -> str:
     match value:
         case str():
-            text = safe_cell(value)
-            return '"{}"'.format(text.replace('"', '""')) if _SPECIAL.search(text) else text
+            return safe_cell(value)
         case bool() | np.bool_():
             return "true" if value else "false"
         case float():
-            return _number(value)
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
         case _:
             return str(value)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def write(material: Material, folder: Path) -> Path:
     """Write the tables of one candidate and its baseline into a folder."""
     artifact = material.artifact
-    info = RunInfo.from_records(material.own_records()).model_copy(
-        update={
-            **artifact.model_dump(include={"run_id", "created_at", "skill_id", "pass_k", "status"}),
-            "models": tuple(artifact.models),
-        }
-    )
+    told = {name: getattr(artifact, name) for name in (*_OF_RUN, "status")}
+    told["models"] = tuple(artifact.models)
+    info = RunInfo.from_records(material.own_records()).model_copy(update=told)
     write_exports(info, collect(material.own_records(), info.tasks), folder)
     return folder

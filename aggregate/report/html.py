@@ -26,17 +26,8 @@ from aggregate.artifact.model import Artifact, TaskResult
 from aggregate.artifact.sentences import short_models
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, UNKNOWN_MODEL
-from aggregate.report.result_tables import (
-    CANDIDATES,
-    CHECK_COLUMNS,
-    GROUP_COLUMNS,
-    Material,
-    TaskText,
-    Unit,
-    shared,
-    units,
-    view,
-)
+from aggregate.report import result_tables as tables
+from aggregate.report.result_tables import Material, TaskText, Unit
 from aggregate.text import formats
 from aggregate.text.files import make_folder, open_to_write, writing
 from aggregate.text.formats import clean, dumps, plain, shown
@@ -64,9 +55,9 @@ def report(artifacts: list[Artifact], index: str, blocks: list[str], *, frames: 
         policy.append("frame-src 'self' file:")
     template = _environment().get_template("report.html")
     return template.generate(
-        views=[view(artifact) for artifact in artifacts],
-        shared=list(shared(artifacts)),
-        columns=(CANDIDATES, GROUP_COLUMNS, CHECK_COLUMNS),
+        views=[tables.view(artifact) for artifact in artifacts],
+        shared=list(tables.shared(artifacts)),
+        columns=(tables.CANDIDATES, tables.GROUP_COLUMNS, tables.CHECK_COLUMNS),
         policy="; ".join(policy),
         script=Markup(script),
         style=Markup(style),
@@ -175,11 +166,6 @@ class TextBlocks:
         self.inline = []
 
 
-def attempt_entry(record: AttemptRecord) -> str:
-    """All of an attempt that the page's index does not say, as JSON."""
-    return record.model_dump_json(exclude_defaults=True, exclude=_KEYS)
-
-
 def task_entry(task: TaskText) -> str:
     """As JSON, what a task asked, and its judge's settings: each a text, or a list of texts."""
     told = {**task.judge, **({"checks": list(task.checks)} if task.checks else {})}
@@ -238,7 +224,8 @@ class Page:
         """Keep an attempt that was run for one of these arms."""
         if record.arm in self._arms and record.outcome != "skipped":
             key = (record.task, record.model or UNKNOWN_MODEL, record.arm)
-            number = self._blocks.add(attempt_entry(record))
+            # All of the attempt that the page's index does not say.
+            number = self._blocks.add(record.model_dump_json(exclude_defaults=True, exclude=_KEYS))
             attempts = self._attempts.setdefault(key, [])
             attempts.append((record.attempt, _LETTERS[record.outcome], number))
 
@@ -273,11 +260,7 @@ def write(material: Material, path: Path, *, inline_bytes: int = INLINE_BYTES) -
 
 
 def _index(
-    material: Material,
-    attempts: Attempts,
-    prompts: Mapping[str, int],
-    starts: list[int],
-    folder: str | None,
+    material: Material, attempts: Attempts, prompts: Mapping[str, int], starts: list[int], folder: str | None
 ) -> str:
     """What the page's script lists, filters and searches without opening any text, as JSON.
 
@@ -293,7 +276,7 @@ def _index(
     rows = (
         _row(unit, number, one.arm, material, attempts, prompts)
         for number, one in enumerate(material.ranked)
-        for unit in units(one)
+        for unit in tables.units(one)
     )
     texts = ",".join([_compact(clean(row, digits=6)) for row in rows])
     head, tail = _compact(clean(named)), _compact({"starts": starts, "folder": folder})
@@ -313,8 +296,8 @@ def _row(
         "candidate": number,
         "task": unit.task,
         "model": unit.model,
-        "tier": unit.tier,
-        "judge": unit.judge,
+        "tier": next((side.tier for side in unit.sides if side.tier), None),
+        "judge": next((side.judge for side in unit.sides if side.judge), None),
         "tags": list(task.tags) if task else [],
         "about": task.description[:_DESCRIPTION] if task else "",
         "prompt": prompts.get(unit.task),

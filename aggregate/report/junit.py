@@ -28,9 +28,8 @@ def text(material: Material) -> str:
     """The XML document; characters that XML cannot hold are replaced by �."""
     artifact = material.artifact
     root = ElementTree.Element("testsuites", name=artifact.skill_id or artifact.run_id)
-    arms: list[Sequence[TaskResult]] = [artifact.baseline_results, artifact.candidate_results]
     root.append(_answer(artifact))
-    for arm, results in zip(material.arms, arms, strict=True):
+    for arm, results in ((BASELINE, artifact.baseline_results), (artifact.arm, artifact.candidate_results)):
         if results:
             root.append(_suite(artifact, arm, results))
     for name in ("tests", "failures", "errors", "skipped"):
@@ -96,9 +95,8 @@ def _case(group: str, name: str, result: TaskResult, *, fails: bool) -> ElementT
 def _check(group: str, check: CheckResult, *, fails: bool) -> ElementTree.Element:
     """One check of a task: it fails where it is required and no attempt passed it."""
     case = ElementTree.Element("testcase", classname=group, name=check.check, time=_seconds(0))
-    said = (
-        f"{check.passes} of {check.judged} judgments passed, {check.missing} without a score; by {check.by}"
-    )
+    counts = f"{check.passes} of {check.judged} judgments passed, {check.missing} without a score"
+    said = f"{counts}; by {check.by}"
     if fails and check.required and check.judged and not check.passes:
         _add(case, "failure", said, check.judge, said)
     else:

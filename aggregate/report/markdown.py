@@ -9,25 +9,8 @@ from aggregate.artifact import sentences
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, RunCost, TaskResult
 from aggregate.records.run_info import BASELINE
-from aggregate.report.result_tables import (
-    CANDIDATES,
-    CHECK_COLUMNS,
-    GROUP_COLUMNS,
-    Material,
-    Unit,
-    between,
-    candidate_row,
-    checks,
-    consistency,
-    efficiency,
-    groups,
-    line_text,
-    metrics,
-    moved,
-    notes,
-    shared,
-    units,
-)
+from aggregate.report import result_tables as tables
+from aggregate.report.result_tables import Material, Unit
 from aggregate.text.files import write_text
 from aggregate.text.formats import MISSING, counted, in_points, level_text, plain, shown, usd
 
@@ -44,7 +27,7 @@ def text(material: Material) -> str:
     """The whole report. Names and messages come out as they are, whatever Markdown or HTML they hold."""
     lines: list[str] = []
     if material.others:
-        heading, *told = shared(material.ranked)
+        heading, *told = tables.shared(material.ranked)
         lines += [f"### {heading}", "", *(f"{escaped(one, _LINE)}  " for one in told), ""]
         lines += [*_candidates(material), ""]
     for artifact in material.ranked:
@@ -53,9 +36,9 @@ def text(material: Material) -> str:
 
 
 def _candidates(material: Material) -> Iterable[str]:
-    yield f"| {' | '.join(CANDIDATES)} |"
+    yield f"| {' | '.join(tables.CANDIDATES)} |"
     yield "|---|---:|---:|---:|---|"
-    for name, *figures, said in map(candidate_row, material.ranked):
+    for name, *figures, said in map(tables.candidate_row, material.ranked):
         yield f"| {code(name)} | {' | '.join(figures)} | {escaped(said, _LINE)} |"
 
 
@@ -63,19 +46,18 @@ def _one(artifact: Artifact, head: str) -> Iterable[str]:
     answer = answer_of(artifact)
     said = f"{escaped(answer.headline, _LINE)} (gate: {answer.gate})"
     yield f"{head} {_MARKS[answer.gate]} {escaped(artifact.name)}: {said}"
-    yield from ("", *(f"- {escaped(line_text(line), _LINE)}" for line in answer.lines))
+    yield from ("", *(f"- {escaped(tables.line_text(line), _LINE)}" for line in answer.lines))
     if answer.next.text:
         words, _, command = answer.next.text.partition(": ")
-        typed = bool(answer.next.command)
-        said = (
-            f"{escaped(words, _LINE)}: {code(command, _LINE)}" if typed else escaped(answer.next.text, _LINE)
-        )
+        said = escaped(answer.next.text, _LINE)
+        if answer.next.command:
+            said = f"{escaped(words, _LINE)}: {code(command, _LINE)}"
         yield f"- **next:** {said}"
     yield ""
     if artifact.was_run:
         yield from (*_moved(artifact), *_groups(artifact), *_checks(artifact), *_causes(artifact))
-        tables = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
-        yield from (*_folded("All numbers", tables), *_tasks(artifact))
+        numbers = [*_table(artifact), "", *_efficiency(artifact), *_consistency(artifact)]
+        yield from (*_folded("All numbers", numbers), *_tasks(artifact))
     yield from (*_warnings(artifact), f"Run {code(artifact.run_id)}, {_size(artifact)}.", "")
 
 
@@ -102,11 +84,11 @@ def _entities(value: str, limit: int) -> str:
 def _table(artifact: Artifact) -> Iterable[str]:
     yield "| | baseline | candidate | difference |"
     yield "|---|---:|---:|---:|"
-    for label, *cells in metrics(artifact):
+    for label, *cells in tables.metrics(artifact):
         yield f"| {label} | {' | '.join(cells)} |"
         if label == "Attempts passed" and artifact.interval:
             name = f"{level_text(artifact.interval.level)} interval, tasks like these"
-            yield f"| {name} | | | {between(artifact.interval.tasks_like_these)} |"
+            yield f"| {name} | | | {tables.between(artifact.interval.tasks_like_these)} |"
     cost = artifact.cost or RunCost()
     yield f"| Spent | | | {shown(cost.spent_usd, usd)} |"
     if cost.assumed_usd:
@@ -115,7 +97,7 @@ def _table(artifact: Artifact) -> Iterable[str]:
 
 def _efficiency(artifact: Artifact) -> Iterable[str]:
     """What the candidate takes as a share of what the baseline takes; nothing where nothing is known."""
-    rows = efficiency(artifact)
+    rows = tables.efficiency(artifact)
     if rows:
         yield f"| {' | '.join(rows[0])} |"
         yield "|---" + "|---:" * (len(rows[0]) - 1) + "|"
@@ -126,13 +108,10 @@ def _efficiency(artifact: Artifact) -> Iterable[str]:
 def _moved(artifact: Artifact) -> Iterable[str]:
     """Lost and won tasks by what the judge said, folded: how many, and one example each."""
     lines = []
-    for (side, found), arm in zip(moved(artifact).items(), ("candidate", BASELINE), strict=True):
+    for (side, found), arm in zip(tables.moved(artifact).items(), ("candidate", BASELINE), strict=True):
         if found:
-            lines += [
-                "",
-                f"Tasks {side}, by what the judge said of the {arm}, with passes before → after:",
-                "",
-            ]
+            head = f"Tasks {side}, by what the judge said of the {arm}, with passes before → after:"
+            lines += ["", head, ""]
         for one in found[:SHOWN_CHANGES]:
             lines.append(f"- {one.tasks} {side}: {escaped(one.said, _LINE)} ({code(one.name)} {one.passed})")
         if len(found) > SHOWN_CHANGES:
@@ -142,15 +121,15 @@ def _moved(artifact: Artifact) -> Iterable[str]:
 
 def _groups(artifact: Artifact) -> Iterable[str]:
     lines: list[str] = []
-    for heading, rows in groups(artifact).items():
-        lines += ["", f"| by {heading} | {' | '.join(GROUP_COLUMNS)} |", "|---" + "|---:" * 6 + "|"]
+    for heading, rows in tables.groups(artifact).items():
+        lines += ["", f"| by {heading} | {' | '.join(tables.GROUP_COLUMNS)} |", "|---" + "|---:" * 6 + "|"]
         lines += [f"| {code(row[0])} | {' | '.join(row[1:])} |" for row in rows]
     return _folded("By tier and model", lines) if lines else ()
 
 
 def _checks(artifact: Artifact) -> Iterable[str]:
-    rows = checks(artifact)
-    lines = [f"| {' | '.join(CHECK_COLUMNS)} |", "|---|---|---" + "|---:" * 3 + "|"]
+    rows = tables.checks(artifact)
+    lines = [f"| {' | '.join(tables.CHECK_COLUMNS)} |", "|---|---|---" + "|---:" * 3 + "|"]
     lines += [f"| {code(row[0])} | {code(row[1])} | {' | '.join(row[2:])} |" for row in rows[:SHOWN_TASKS]]
     if len(rows) > SHOWN_TASKS:
         lines.append(f"| … and {len(rows) - SHOWN_TASKS} more | | | | | |")
@@ -164,7 +143,7 @@ def _causes(artifact: Artifact) -> Iterable[str]:
 
 def _consistency(artifact: Artifact) -> Iterable[str]:
     """How steady repeated attempts are, a line for each arm; nothing where none was repeated."""
-    arms = consistency(artifact)
+    arms = tables.consistency(artifact)
     if not arms:
         return
     yield "| consistency | score of 100 | mean range | met every time | flaky tasks |"
@@ -172,20 +151,14 @@ def _consistency(artifact: Artifact) -> Iterable[str]:
     for arm in arms:
         flaky = [f"{code(task)} ({spread} points)" for task, spread in arm["flaky"]]
         flaky += [f"… and {arm['more']} more"] if arm["more"] else []
-        cells = (
-            code(arm["arm"]),
-            arm["score"],
-            arm["range"],
-            arm["overlap"] or MISSING,
-            ", ".join(flaky) or "none",
-        )
-        yield f"| {' | '.join(cells)} |"
+        cells = (code(arm["arm"]), arm["score"], arm["range"], arm["overlap"] or MISSING)
+        yield f"| {' | '.join(cells)} | {', '.join(flaky) or 'none'} |"
     yield ""
 
 
 def _tasks(artifact: Artifact) -> Iterable[str]:
     """Every task, folded; of many only the first."""
-    listed = units(artifact)
+    listed = tables.units(artifact)
     names = sentences.short_models(artifact.models) if len(artifact.models) > 1 else {}
     lines = ["| task | baseline | candidate | difference | notes |", "|---|---:|---:|---:|---|"]
     lines += [_task(unit, names.get(unit.model, "")) for unit in listed[:SHOWN_TASKS]]
@@ -211,7 +184,7 @@ def _passed(side: TaskResult | None) -> str:
 
 
 def _warnings(artifact: Artifact) -> Iterable[str]:
-    said = [escaped(one, _LINE) for one in (*notes(artifact), sentences.models_named(artifact)) if one]
+    said = [escaped(one, _LINE) for one in (*tables.notes(artifact), sentences.models_named(artifact)) if one]
     return _folded(counted(len(said), "note"), [f"- {one}" for one in said]) if said else ()
 
 

@@ -104,28 +104,29 @@ class Unit:
 
     task: str
     model: str
-    tier: str | None
-    judge: str | None
     baseline: TaskResult | None
     candidate: CandidateResult | None
 
     @property
+    def sides(self) -> list[TaskResult]:
+        """The arms that have an attempt, baseline first."""
+        return [side for side in (self.baseline, self.candidate) if side is not None]
+
+    @property
     def difference(self) -> float | None:
         """Candidate's attempt pass rate minus the baseline's; None unless both were judged."""
-        sides = (self.candidate, self.baseline)
-        rates = [side.passes / side.judged for side in sides if side is not None and side.judged]
-        return rates[0] - rates[1] if len(rates) == 2 else None
+        rates = [side.passes / side.judged for side in self.sides if side.judged]
+        return rates[1] - rates[0] if len(rates) == 2 else None
 
     @property
     def flags(self) -> list[str]:
         """What is remarkable: the candidate never passed though judged, the rates differ, scores vary, errors."""
-        sides = [side for side in (self.candidate, self.baseline) if side is not None]
-        spreads = [side.accuracy_range for side in sides if side.accuracy_range is not None]
+        spreads = [side.accuracy_range for side in self.sides if side.accuracy_range is not None]
         holds = {
             "failed": self.candidate is not None and self.candidate.passed is False,
             "changed": bool(self.difference),
             "flaky": any(spread > FLAKY_RANGE + _TOLERANCE for spread in spreads),
-            "errors": any(side.errors > 0 for side in sides),
+            "errors": any(side.errors > 0 for side in self.sides),
         }
         return [name for name, is_so in holds.items() if is_so]
 
@@ -134,14 +135,7 @@ def units(artifact: Artifact) -> list[Unit]:
     """Every (task, model) of a run in order of their names."""
     mine = {(result.task_id, result.model): result for result in artifact.candidate_results}
     other = {(result.task_id, result.model): result for result in artifact.baseline_results}
-    return [_unit(key, other.get(key), mine.get(key)) for key in sorted(mine.keys() | other.keys())]
-
-
-def _unit(key: tuple[str, str], baseline: TaskResult | None, candidate: CandidateResult | None) -> Unit:
-    sides = [side for side in (baseline, candidate) if side is not None]
-    tier = next((side.tier for side in sides if side.tier), None)
-    judge = next((side.judge for side in sides if side.judge), None)
-    return Unit(*key, tier, judge, baseline, candidate)
+    return [Unit(*key, other.get(key), mine.get(key)) for key in sorted(mine.keys() | other.keys())]
 
 
 def read_tasks(path: Path) -> dict[str, TaskText]:
@@ -303,9 +297,7 @@ class Moved:
 
 def moved(artifact: Artifact) -> dict[str, list[Moved]]:
     """Why it lost and won: the tasks that changed by what the judge said of a failed attempt, most tasks first."""
-    mine: dict[tuple[str, str], TaskResult] = {
-        (one.task_id, one.model): one for one in artifact.candidate_results
-    }
+    mine = {(one.task_id, one.model): one for one in artifact.candidate_results}
     other = {(one.task_id, one.model): one for one in artifact.baseline_results}
     found: dict[str, dict[str, list[TaskChange]]] = {"lost": {}, "won": {}}
     for side, results, way in (("lost", mine, "worse"), ("won", other, "better")):
@@ -367,9 +359,8 @@ def _group(name: str, group: GroupNumbers, artifact: Artifact, both: Sequence[Pa
     """The rates are those of what was compared, as the difference is; of arms alone where nothing was."""
     other, mine = (group.arms.get(arm) or ArmMetrics() for arm in (BASELINE, artifact.arm))
     run = [arm for arm in (other, mine) if arm.n]
-    bounds = (
-        group.interval.tasks_like_these if group.interval and answer_of(artifact).line("ranges") else None
-    )
+    known = group.interval and answer_of(artifact).line("ranges")
+    bounds = group.interval.tasks_like_these if group.interval and known else None
     alone, told = (mine.attempt_pass_rate, other.attempt_pass_rate), compared_rates(both)
     after, before = told if told is not None and are_of(told, group.attempt_delta) else alone
     return (
@@ -390,32 +381,25 @@ def checks(artifact: Artifact) -> list[tuple[str, ...]]:
     found: dict[tuple[str, str], dict[str, CheckResult]] = {}
     for one in artifact.checks:
         found.setdefault((one.task_id, one.check), {})[one.arm] = one
-    return [
-        (
-            plain(task, _NAME),
-            plain(check, _NAME)
-            + ("" if (any_one := next(iter(arms.values()))).required else " (not required)"),
-            any_one.by,
-            *(
-                rate(arms[arm].passes / arms[arm].judged) if arm in arms and arms[arm].judged else MISSING
-                for arm in (BASELINE, artifact.arm)
-            ),
-            str(sum(one.missing for one in arms.values())),
-        )
-        for (task, check), arms in found.items()
-    ]
+    rows = []
+    for (task, check), arms in found.items():
+        first = next(iter(arms.values()))
+        sides = (arms.get(arm) for arm in (BASELINE, artifact.arm))
+        shares = (rate(one.passes / one.judged) if one and one.judged else MISSING for one in sides)
+        name = plain(check, _NAME) + ("" if first.required else " (not required)")
+        missing = sum(one.missing for one in arms.values())
+        rows.append((plain(task, _NAME), name, first.by, *shares, str(missing)))
+    return rows
 
 
 def _facts(artifact: Artifact) -> list[tuple[str, str]]:
     wall = artifact.environment.wall_seconds
+    several = len(artifact.models) > 1
+    models = ", ".join(plain(model, _NAME) for model in artifact.models)
     facts = [
         ("Run", plain(artifact.run_id, _NAME)),
         ("Made", plain(artifact.created_at or "", 40).replace("T", " ").replace("Z", " UTC")),
-        (
-            "Model" if len(artifact.models) == 1 else "Models",
-            (len(artifact.models) > 1 and sentences.models_named(artifact))
-            or ", ".join(plain(model, _NAME) for model in artifact.models),
-        ),
+        ("Models", sentences.models_named(artifact) or models) if several else ("Model", models),
         ("Took", duration(wall) if wall is not None else ""),
     ]
     return [(name, value) for name, value in facts if value]
@@ -504,13 +488,9 @@ def errors(artifact: Artifact) -> list[tuple[str, CommonError]]:
 
 def notes(artifact: Artifact) -> list[str]:
     """Errors and warnings; flaky tasks have a table."""
-    return [
-        *(
-            f"Error in {plain(arm, 40)}, {entry.count}×: {plain(entry.message, 300)}"
-            for arm, entry in errors(artifact)
-        ),
-        *(plain(warning, 300) for warning in artifact.warnings if not warning.startswith("flaky task")),
-    ]
+    counts = [(f"Error in {plain(arm, 40)}, {one.count}×", one.message) for arm, one in errors(artifact)]
+    warnings = [plain(one, 300) for one in artifact.warnings if not one.startswith("flaky task")]
+    return [*(f"{count}: {plain(message, 300)}" for count, message in counts), *warnings]
 
 
 def _arms(artifact: Artifact) -> tuple[ArmMetrics, ArmMetrics]:

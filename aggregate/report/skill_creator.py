@@ -37,7 +37,9 @@ def write(material: Material, folder: Path) -> Path:
     _clear(folder)
     runs: list[dict[str, Any]] = []
     errors: Counter[str] = Counter()
-    numbers = {task: number for number, task in enumerate(_task_names(material), start=1)}
+    results = (*material.artifact.baseline_results, *material.artifact.candidate_results)
+    names = sorted({result.task_id for result in results})
+    numbers = {task: number for number, task in enumerate(names, start=1)}
     seen: Counter[tuple[str, str]] = Counter()
     for record in sorted(material.own_records(), key=_order):
         configuration = CONFIGURATIONS[record.arm == BASELINE]
@@ -59,22 +61,12 @@ def _clear(folder: Path) -> None:
     """Remove an older workspace, and nothing that could be anything else."""
     if not folder.exists():
         return
-    strange = [
-        entry.name for entry in folder.iterdir() if entry.name != "benchmark.json" and not _is_eval(entry)
-    ]
-    if strange:
-        problem = f"holds {strange[0]!r}, which is not part of a workspace; give another folder"
-        raise FileExistsError(errno.EEXIST, problem, str(folder))
+    for entry in folder.iterdir():
+        is_eval = entry.is_dir() and not entry.is_symlink() and entry.name.startswith("eval-")
+        if not is_eval and entry.name != "benchmark.json":
+            problem = f"holds {entry.name!r}, which is not part of a workspace; give another folder"
+            raise FileExistsError(errno.EEXIST, problem, str(folder))
     shutil.rmtree(folder)
-
-
-def _is_eval(entry: Path) -> bool:
-    return entry.is_dir() and not entry.is_symlink() and entry.name.startswith("eval-")
-
-
-def _task_names(material: Material) -> list[str]:
-    artifact = material.artifact
-    return sorted({one.task_id for one in (*artifact.baseline_results, *artifact.candidate_results)})
 
 
 def _order(record: AttemptRecord) -> tuple[str, str, str, int, str]:
@@ -97,12 +89,15 @@ def _write_run(record: AttemptRecord, place: Path) -> None:
 def _write_metadata(material: Material, place: Path, task: str, number: int) -> None:
     """Beside the configurations for the aggregation, and inside each for the viewer, which looks there."""
     known = material.tasks.get(task)
-    metadata = clean(
-        {"eval_id": number, "eval_name": task, "prompt": known.prompt if known else "", "assertions": []}
-    )
+    metadata = {
+        "eval_id": number,
+        "eval_name": task,
+        "prompt": known.prompt if known else "",
+        "assertions": [],
+    }
     for folder in (place, *(place / name for name in CONFIGURATIONS)):
         if folder.is_dir():
-            write_json(metadata, folder / "eval_metadata.json")
+            write_json(clean(metadata), folder / "eval_metadata.json")
 
 
 def _grading(record: AttemptRecord) -> dict[str, Any]:
@@ -120,7 +115,7 @@ def _grading(record: AttemptRecord) -> dict[str, Any]:
         "execution_metrics": {
             "tool_calls": {},
             "total_tool_calls": 0,
-            "total_steps": (record.completion.turns if record.completion else None) or 0,
+            "total_steps": (record.completion and record.completion.turns) or 0,
             "errors_encountered": 0,
             "output_chars": output,
             "transcript_chars": 0,

@@ -1,11 +1,15 @@
-"""The result in the terminal, for someone who sees it for the first time; missing is shown as – only here.
+"""The result in the terminal: the answer in a few lines, and every table for who asks for details.
 
-Text that came from a suite, a model or a judge is stripped to plain characters and never read as markup.
+Every word of the answer comes from the artifact; here it is only placed. Text that came from a suite, a model or a
+judge is stripped to plain characters and never read as markup.
 """
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,32 +17,156 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregate.artifact import sentences
-from aggregate.artifact.answer import BROKEN
-from aggregate.artifact.model import Artifact, RunsCompared, SideRates, TaskBounds, TaskChange
-from aggregate.report.result_tables import (
-    GROUP_COLUMNS,
-    ROWS,
-    between,
-    consistency,
-    efficiency,
-    errors,
-    groups,
-    metrics,
+from aggregate.artifact.answer import BROKEN, answer_of
+from aggregate.artifact.model import (
+    AnswerLine,
+    Artifact,
+    NextStep,
+    RunAnswer,
+    RunsCompared,
+    SideRates,
+    TaskBounds,
+    TaskChange,
 )
+from aggregate.report import result_tables as tables
+from aggregate.report.charts import axis
 from aggregate.text.formats import (
     counted,
+    duration,
     in_points,
     level_text,
     p_value,
     plain,
+    points,
     rate,
     shown,
 )
 
+MOST_LINES = 15
+MOST_LINES_OF_SEVERAL = 20
 SHOWN_TASKS = 10
+_CANDIDATE = 20
 _NAME = 40
+_BAR = 24
+_STYLES = {
+    **dict.fromkeys(("better", "no_worse"), "bold green"),
+    **dict.fromkeys(("worse", "no_result", "fail", "error"), "bold red"),
+    "pass": "green",
+}
 _COLOURS = {"better": "green", "worse": "red"}
 _CHANCE = 0.05  # of two runs that are compared, where a task has no interval
+
+
+def answer_block(artifacts: Sequence[Artifact], width: int, place: str) -> RenderableType:
+    """At most 15 lines for one candidate, 20 for four; `place` tells where the page lies, or the artifact."""
+    answers = [answer_of(artifact) for artifact in artifacts]
+    if len(artifacts) == 1:
+        return _fitted(_answer(answers[0], width), place, _bill(answers), width, MOST_LINES)
+    return _fitted(_several(artifacts, width), place, _bill(answers), width, MOST_LINES_OF_SEVERAL)
+
+
+def _answer(answer: RunAnswer, width: int) -> list[Text]:
+    gate = f"gate: {answer.gate}"
+    head = plain(answer.headline, width - len(gate) - 2)
+    room = " " * (width - len(head) - len(gate))
+    looks = _STYLES.get(answer.state, "bold yellow"), _STYLES.get(answer.gate, "")
+    rows = [Text.assemble((head, looks[0]), room, (gate, looks[1]))]
+    for line in answer.lines:
+        if line.kind == "bill":
+            continue
+        if line.kind == "rates" and len(text := f"  {line.text}    {_bar(line)}") <= width:
+            rows.append(Text(text.rstrip()))
+        else:
+            style = "yellow" if line.kind in ("diagnosis", "warnings") else ""
+            rows.append(_row(line.text, width, style))
+    rows += _next(answer.next, width)
+    return rows
+
+
+def _row(text: str, width: int, style: str = "") -> Text:
+    """A line of the answer, on up to four rows where it is long; what is longer is cut."""
+    rows = textwrap.wrap(text, width - 4, max_lines=4, placeholder=" …", break_on_hyphens=False)
+    return Text("\n    ".join([f"  {rows[0]}", *rows[1:]]) if rows else "", style)
+
+
+def _typed(text: str) -> Text:
+    """What may be copied stands on one line, however narrow the terminal is."""
+    return Text(f"  {plain(text)}", no_wrap=True, overflow="ignore")
+
+
+def _bar(line: AnswerLine) -> str:
+    """The interval as a picture: -20 ---0--[==o==]--- +40."""
+    low, high, middle = map(line.figure, ("low", "high", "difference"))
+    if low is None or high is None or middle is None:
+        return ""
+    first, last = axis(low, high)
+    at = [round((one - first) / (last - first) * (_BAR - 1)) for one in (0, low, high, middle)]
+    drawn = ["=" if at[1] < place < at[2] else "-" for place in range(_BAR)]
+    for place, mark in zip(at, "0[]o", strict=True):
+        drawn[place] = mark
+    return f"{points(first)} {''.join(drawn)} {points(last)}"
+
+
+def _several(artifacts: Sequence[Artifact], width: int) -> list[Text]:
+    """One table, best first: each with its own rate, difference, interval and answer."""
+    ordered = tables.ranked(artifacts)
+    named = max(9, *(len(plain(artifact.name, _CANDIDATE)) for artifact in artifacts))
+    heading, *told = tables.shared(ordered)
+    rows = [Text(heading, "bold"), *(_row(text, width) for text in told)]
+    if any(answer_of(artifact).scope == "exactly_this_suite" for artifact in ordered):
+        rows.append(_row('"here" is on exactly these tasks, not on tasks like these', width))
+    if any(answer_of(artifact).line("rates") for artifact in ordered):
+        first, *others = map(str.lower, tables.CANDIDATES)
+        rows.append(Text("  {:<{}} {:>9} {:>7} {:>16}  {}".format(first, named, *others), "bold"))
+    for artifact in ordered:
+        answer = answer_of(artifact)
+        name, share, difference, between, said = tables.candidate_row(artifact, " here")
+        left = f"{plain(name, _CANDIDATE):<{named}} "
+        if answer.line("rates") is None:  # there is room for why not
+            rows.append(_row(left + plain(said), width, _STYLES.get(answer.state, "")))
+            continue
+        left = f"  {left}{share:>9} {difference:>7} {between:>16}  "
+        room = max(width - len(left) - 1, 20)
+        rows.append(Text.assemble(left, (plain(said, room), _STYLES.get(answer.state, ""))))
+    if worst := tables.worst_cause(ordered):
+        rows.append(_row(worst, width, "yellow"))
+    return rows + _next(tables.next_of(ordered), width)
+
+
+def _next(step: NextStep, width: int) -> list[Text]:
+    """What to do next; a command that may be copied stands on one line, however narrow the terminal is."""
+    if not step.text:
+        return []
+    return [_typed(f"next: {step.text}") if step.command else _row(f"next: {step.text}", width)]
+
+
+def _bill(answers: Sequence[RunAnswer]) -> str:
+    """What the run cost and how long it took: of several candidates the same, said once."""
+    line = next((line for one in answers if (line := one.line("bill"))), None)
+    if line is None:
+        return ""
+    seconds = line.figure("wall_seconds")
+    return ", ".join(filter(None, (line.text, "" if seconds is None else duration(seconds))))
+
+
+def _fitted(rows: list[Text], place: str, bill: str, width: int, most: int) -> RenderableType:
+    """With the page and the bill as last line; rows that are too long give up a line, then another, from the end."""
+    together = f"  {place}{bill.rjust(width - len(place) - 2)}" if bill else f"  {place}"
+    if len(place) + len(bill) + 4 <= width:
+        every = [*rows, Text(together)]
+    else:
+        every = [*rows, *([_row(bill, width)] if bill else []), _typed(place)]
+    for kept, number in product((3, 2, 1), range(len(every) - 1, 0, -1)):
+        if (
+            sum(max(1, math.ceil(len(line) / width)) for row in every for line in row.plain.split("\n"))
+            <= most
+        ):
+            break
+        lines = every[number].plain.split("\n")
+        if len(lines) > kept:
+            lines[kept - 1] = f"{lines[kept - 1][: width - 2]} …"
+            every[number] = Text("\n".join(lines[:kept]), every[number].style)
+    return Group(*every)
 
 
 def result_table(artifacts: Sequence[Artifact]) -> RenderableType:
@@ -55,7 +183,7 @@ def compare_table(result: RunsCompared) -> RenderableType:
     """Two runs side by side: what `two_runs.compare` found."""
     passed = (shown(share, rate) for share in (result.baseline_pass_rate, result.execution_pass_rate))
     rows = [("Tasks passed", *passed, shown(result.delta, in_points))]
-    for row in ROWS:
+    for row in tables.ROWS:
         if row.difference and row.metric in SideRates.model_fields:
             rates = (getattr(run, row.metric) for run in (result.first_run, result.second_run))
             difference = shown(getattr(result, row.difference), row.difference_how)
@@ -71,7 +199,7 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
         yield _text(artifact.reason)
         return
     yield _arms(artifact)
-    for table in (*_efficiency(artifact), *_groups(artifact), *_changes(artifact)):
+    for table in (*_shares_and_groups(artifact), *_changes(artifact)):
         yield Text("")
         yield table
     yield Text("")
@@ -80,26 +208,26 @@ def _one(artifact: Artifact) -> Iterable[RenderableType]:
 
 def _arms(artifact: Artifact) -> Table:
     rows = []
-    for label, before, after, difference in metrics(artifact, always=("pass_rate", "attempt_pass_rate")):
+    for label, before, after, difference in tables.metrics(
+        artifact, always=("pass_rate", "attempt_pass_rate")
+    ):
         rows.append((label, before, after, difference))
         if label == "Attempts passed" and (interval := artifact.interval):
             level = level_text(interval.level)
-            like_these, this_suite = between(interval.tasks_like_these), between(interval.exactly_this_suite)
-            rows.append((f"  {level} interval, tasks like these", "", "", like_these))
-            rows.append((f"  {level} interval, exactly this suite", "", "", this_suite))
+            name, bounds = f"  {level} interval", (interval.tasks_like_these, interval.exactly_this_suite)
+            rows.append((f"{name}, tasks like these", "", "", tables.between(bounds[0])))
+            rows.append((f"{name}, exactly this suite", "", "", tables.between(bounds[1])))
     return _table(("", "baseline", "candidate", "difference"), rows)
 
 
-def _efficiency(artifact: Artifact) -> Iterable[RenderableType]:
-    if rows := efficiency(artifact):
+def _shares_and_groups(artifact: Artifact) -> Iterable[RenderableType]:
+    """What the candidate takes as a share of the baseline, and both arms in each group."""
+    if rows := tables.efficiency(artifact):
         yield _table(rows[0], rows[1:])
-
-
-def _groups(artifact: Artifact) -> Iterable[RenderableType]:
-    for title, rows in groups(artifact).items():
+    for title, rows in tables.groups(artifact).items():
         if len(rows) > 1:
             # Time-outs and cost would need more than 80 columns.
-            columns = (title, *map(str.lower, GROUP_COLUMNS[:-2]))
+            columns = (title, *map(str.lower, tables.GROUP_COLUMNS[:-2]))
             yield _table(columns, (row[:-2] for row in rows[:SHOWN_TASKS]))
 
 
@@ -111,10 +239,9 @@ def _changes(
     clear = {change for change in artifact.changes if _is_clear(change, intervals)}
     changes = [one for one in artifact.changes if one in clear or abs(one.difference) >= BROKEN - 1e-9]
     if not changes:
-        if others := len(artifact.changes):
-            yield _text(
-                f"{counted(others, 'task')} changed, none by half of its attempts or by more than chance."
-            )
+        if artifact.changes:
+            tasks = counted(len(artifact.changes), "task")
+            yield _text(f"{tasks} changed, none by half of its attempts or by more than chance.")
         return
     names = sentences.short_models(artifact.models) if sentences.by_model(artifact) else {}
     columns = ["tasks that changed most", before, after, "p (corrected)"]
@@ -150,7 +277,7 @@ def _notes(artifact: Artifact) -> Iterable[RenderableType]:
     )
     yield from map(_text, filter(None, said))
     yield from (_text(f"{one.text}; {one.remedy}", "yellow") for one in artifact.diagnosis)
-    for arm, entry in errors(artifact):
+    for arm, entry in tables.errors(artifact):
         yield _text(f"Error in {arm}, {entry.count}×: {plain(entry.message, 200)}", "red")
     if artifact.n_dropped:
         dropped = ", ".join(plain(pair.task_id, _NAME) for pair in artifact.dropped_pairs[:SHOWN_TASKS])
@@ -162,7 +289,7 @@ def _notes(artifact: Artifact) -> Iterable[RenderableType]:
 
 def _flaky(artifact: Artifact) -> Iterable[str]:
     """One line per arm: the tasks whose score varies by more than 20 points between attempts."""
-    for arm in consistency(artifact):
+    for arm in tables.consistency(artifact):
         if arm["flaky"]:
             tasks = ", ".join(f"{task} {spread}" for task, spread in arm["flaky"])
             more = f", … and {arm['more']} more" if arm["more"] else ""

@@ -18,8 +18,10 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -59,7 +61,8 @@ class RightsSettings:
     """Limits, descriptors and user of a process that confines itself. With `user` None it keeps its user.
 
     With 0 `memory_bytes` its address space has no bound; with no `status_fd` what fails is told on stderr. `work` is
-    the folder to start in, which may be closed to all but its user.
+    the folder to start in, which may be closed to all but its user. On the `ports` somebody else answers, who gets
+    their sockets by `sockets_fd`.
     """
 
     memory_bytes: int
@@ -71,6 +74,8 @@ class RightsSettings:
     ask_fd: int = -1
     status_fd: int = -1
     lifeline_fd: int = -1
+    sockets_fd: int = -1
+    ports: tuple[int, ...] = ()
     user: int | None = None
     namespace: bool = False
     folder: str | None = None
@@ -159,6 +164,8 @@ def become(argv: list[str], settings: RightsSettings) -> None:
 
 def _stay_first_process(settings: RightsSettings) -> RightsSettings:
     """Return in a child: the kernel keeps a process's own signals from ending it where it is the first."""
+    if settings.ports:
+        _hand_over_ports(settings)
     child = os.fork()
     if child != 0:
         for descriptor in (settings.report_fd, settings.ask_fd, settings.status_fd):
@@ -168,6 +175,14 @@ def _stay_first_process(settings: RightsSettings) -> RightsSettings:
         serve_as_first(child, settings.lifeline_fd)
     os.close(settings.lifeline_fd)
     return settings
+
+
+def _hand_over_ports(settings: RightsSettings) -> None:
+    """Listen in this network for a process outside of it: a socket belongs to the network that it was made in."""
+    with ExitStack() as opened:
+        channel = opened.enter_context(socket.socket(fileno=settings.sockets_fd))
+        servers = [opened.enter_context(socket.create_server(("127.0.0.1", port))) for port in settings.ports]
+        socket.send_fds(channel, [b"-"], [server.fileno() for server in servers])
 
 
 def enter_own_user_namespace(user: int | None) -> None:

@@ -1,8 +1,9 @@
 """Start a process under bubblewrap: the only place that knows how judges' commands and agents are confined.
 
-A `SandboxDescription` says what a process may read, write and reach. Besides that it sees the system's programs and
-libraries and a few files of /etc, all of it read-only; some folders are empty, its own, and small. It has no network
-unless it is told, and no home folder. Under a root worker it is not root: see `drop_rights`, the first program inside.
+A `SandboxDescription` says what a process may read and write. Besides that it sees the system's programs and
+libraries and a few files of /etc, all of it read-only; some folders are empty, its own, and small. It has no home
+folder, and a network of its own in which nobody else is. Under a root worker it is not root: see `drop_rights`, the
+first program inside.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _GROUP = f"nogroup:x:{NOBODY}:\n".encode()
 
 @dataclass(frozen=True)
 class SandboxDescription:
-    """What a confined process may read, write and reach besides the system; paths inside lead to this machine's.
+    """What a confined process may read and write besides the system; paths inside lead to this machine's.
 
     `links` are links inside and where they lead, `contents` files that are made for it, `folders` are empty and stay
     so, `hidden` is what it finds empty of what it may read.
@@ -62,7 +63,6 @@ class SandboxDescription:
     writes: Mapping[str, Path] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     empty_bytes: int = SMALL_FILESYSTEM_BYTES
-    machines_network: bool = False
 
 
 class FirstProcess:
@@ -121,7 +121,6 @@ class Launch:
                 capabilities = ("CAP_SETFCAP",) if user is None else ("CAP_SETUID", "CAP_SETGID")
             for capability in capabilities:
                 self.argv += ["--cap-add", capability]
-            self.argv += ["--share-net"] if description.machines_network else []
             self.argv += ["--block-fd" if user is None else "--userns-block-fd", str(block)]
             self.argv += [*arguments, "--chdir", WORK, "--", *argv]
             self.descriptors = [self._info, told, block, *memory_files, *keep]

@@ -19,6 +19,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _NEEDED = {"memory", "pids"}
 _PREFIX = "uplift-"
 _REMOVE_SECONDS = 1.0
+_PERIOD = 100_000  # microseconds, over which the kernel adds up processor time
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class SandboxLimits:
 
 
 class Cgroup:
-    """A cgroup with limits, of which memory and processes count `share` times."""
+    """A cgroup with limits, of which memory and processes count `share` times; it leaves a processor to others."""
 
     def __init__(self, parent: Path, limits: SandboxLimits, share: int) -> None:
         _remove_those_of_dead_workers(parent)
@@ -46,7 +47,9 @@ class Cgroup:
         self.path.mkdir()
         self._set("memory.max", limits.memory_bytes * share)
         self._set("pids.max", limits.processes * share + 8)  # and ours
-        for name, value in (("memory.swap.max", 0), ("cpu.weight", 50)):  # not every machine has these
+        quota = f"{max(1, len(os.sched_getaffinity(0)) - 1) * _PERIOD} {_PERIOD}"
+        # Not every machine has these.
+        for name, value in (("memory.swap.max", 0), ("cpu.weight", 50), ("cpu.max", quota)):
             with suppress(OSError):
                 self._set(name, value)
 
@@ -63,7 +66,7 @@ class Cgroup:
                 return
             time.sleep(0.01)
 
-    def _set(self, name: str, value: int) -> None:
+    def _set(self, name: str, value: int | str) -> None:
         (self.path / name).write_text(str(value))
 
 

@@ -22,14 +22,7 @@ from aggregate.text.files import make_folder, write_text
 from judges.errors import UpliftError
 from producer.baselines import fingerprints
 from producer.baselines.bless import Blessed, baseline_records
-from producer.baselines.fingerprints import (
-    FORMAT_VERSION,
-    baseline_key,
-    fixture_digests,
-    key,
-    paid_before,
-    served,
-)
+from producer.baselines.fingerprints import FORMAT_VERSION, fixture_digests, key, paid_before, served
 from producer.plan import Plan
 from workers.attempts.workspace import reads_files
 from workers.models.choose import agent_version, is_simulated
@@ -173,6 +166,7 @@ def look_up(plan: Plan, now: float, *, only_look: bool = False) -> Reuse:
             skill_mode=plan.options.skill_mode,
             agent_version=versions[model],
             attempt=cell.number,
+            sandbox=plan.options.sandbox,
             spare=plan.options.spare_checks,
         )
         keys[index] = key_of(fixtures=fixtures[task.id])
@@ -215,7 +209,7 @@ def _blessed(plan: Plan, blessed: Blessed, now: float, *, only_look: bool) -> Re
 
 def _comparisons(plan: Plan, cache: BaselineCache, keys: dict[int, str], now: float) -> int:
     """How many earlier candidates were held against this baseline, and one for this run."""
-    shared, seen = baseline_key(keys.values()), 0
+    shared, seen = fingerprints.baseline_key(keys.values()), 0
     candidates = [arm.bundle.digest for arm in plan.arms if arm.name != "baseline" and arm.bundle]
     for digest in candidates:
         seen = cache.note_comparison(shared, digest, now)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
 from aggregate.text.files import is_folder, write_text
+from judges.judgment import Sandbox
 from judges.spec import Benchmark, CommandCheck, Pytest, PythonFunction
 from producer.plan import Plan
 from producer.state_root import MAX_STATE_BYTES, Places
@@ -29,7 +30,6 @@ from workers.store.messages import ModelSettings, SkillMode, Task
 FORMAT_VERSION: Literal[1] = 1
 FIXTURES = "fixtures"
 LABELS = {"description", "tier", "tags"}
-_RUN_CODE = Pytest | Benchmark | PythonFunction | CommandCheck  # which may import what lies beside it
 # Of the settings of calls, those that change no answer. Whatever a later version adds does, once it is set.
 CHANGES_NO_ANSWER = {"prices", "retry", "limits", "default_limits"}
 
@@ -59,16 +59,16 @@ def of(plan: Plan) -> Grounds:
     panels = sorted({model for task in whole for model in panel(task)})
     return Grounds(
         tasks={
-            task.id: digest(
-                [_judged_as(task, spare=options.spare_checks), fixtures[task.id]],
-            )
+            task.id: digest([_judged_as(task, spare=options.spare_checks), fixtures[task.id]])
             for task in plan.suite.tasks
         },
         questions={task.id: digest([_asked(task), given[task.id]]) for task in plan.suite.tasks},
         judge_model=options.judge_model,
         skill_mode=options.skill_mode,
         settings={
-            model: digest(used_settings(options.settings, model, options.judge_model, *panels))
+            model: digest(
+                used_settings(options.settings, options.sandbox, model, options.judge_model, *panels)
+            )
             for model in options.models
         },
         skills={arm.name: arm.bundle.digest if arm.bundle else None for arm in plan.arms},
@@ -102,6 +102,7 @@ def key(
     skill_mode: SkillMode | None,
     agent_version: str | None,
     attempt: int,
+    sandbox: Sandbox = "auto",
     spare: bool = False,
     judged: bool = True,
 ) -> str:
@@ -119,7 +120,7 @@ def key(
             "task": _judged_as(task, spare=spare) if judged else _asked(task),
             "fixtures": fixtures,
             "model": model,
-            "settings": used_settings(settings, model, *judges),
+            "settings": used_settings(settings, sandbox, model, *judges),
             "judge_model": judge_model if judged else None,
             "skill_mode": skill_mode,
             "agent_version": agent_version,
@@ -136,7 +137,7 @@ def _judged_as(task: Task, *, spare: bool) -> dict[str, Any]:
 
 def _asked(task: Task) -> dict[str, Any]:
     """What of a task a model's answer depends on; a simulated model, which looks at the judge, is not meant."""
-    asked = {"id", "prompt", "timeout_seconds", "files", "should_trigger"}
+    asked = {"id", "prompt", "timeout_seconds", "files", "network", "should_trigger"}
     return {"answer": task.model_dump(mode="json", include=asked)}
 
 
@@ -148,8 +149,8 @@ def baseline_key(keys: Iterable[str]) -> str:
 def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool = True) -> dict[str, str]:
     """For each task id, a digest of the files that the task depends on, or that its answer does; give all tasks.
 
-    A task depends on the files that it names. A pytest or benchmark judge may import helpers, so there the
-    files that no task names count too; a helper that another task names is not noticed.
+    A task depends on the files that it names. A judge that runs code may import helpers, so there the files that
+    no task names count too; a helper that another task names is not noticed.
     """
     folder = suite_folder / FIXTURES
     inside = bundles.files(folder) if is_folder(folder) else {}
@@ -164,15 +165,12 @@ def fixture_digests(tasks: Sequence[Task], suite_folder: Path, *, judged: bool =
         return {task.id: digest_of(frozenset(map(posixpath.normpath, task.files))) for task in tasks}
     named = {task.id: frozenset(_named(task)) for task in tasks}
     shared = frozenset(paths).difference(*named.values())
-    return {
-        task.id: digest(
-            [
-                digest_of(named[task.id]),
-                digest_of(shared) if any(isinstance(one, _RUN_CODE) for one in task.leaves) else None,
-            ]
-        )
-        for task in tasks
-    }
+    beside = {task.id: digest_of(shared) if _runs_code(task) else None for task in tasks}
+    return {task.id: digest([digest_of(named[task.id]), beside[task.id]]) for task in tasks}
+
+
+def _runs_code(task: Task) -> bool:
+    return any(isinstance(judge, Pytest | Benchmark | PythonFunction | CommandCheck) for judge in task.leaves)
 
 
 def _content_digest(path: Path) -> str:
@@ -199,14 +197,16 @@ def panel(task: Task) -> list[str]:
     return [model for rubric in task.rubrics for model in rubric.judges]
 
 
-def used_settings(settings: ModelSettings, *models: str | None) -> dict[str, Any]:
-    """What of the settings changes these models' answers; of the declared programs only those that are asked."""
+def used_settings(settings: ModelSettings, sandbox: Sandbox, *models: str | None) -> dict[str, Any]:
+    """What of the settings changes these models' answers: of declared programs those asked, and what they may reach."""
     used: dict[str, Any] = {"params": settings.params, "tools": settings.tools}
     used |= settings.model_dump(
-        mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands"}, exclude_defaults=True
+        mode="json", exclude={*CHANGES_NO_ANSWER, *used, "commands", "network"}, exclude_defaults=True
     )
     for model in filter(None, models):
         spec = parse(model)
+        if spec.kind in ("claude-code", "command"):
+            used["network"] = "all" if sandbox == "off" else settings.network
         if spec.kind == "command" and spec.program in settings.commands:
             program = settings.commands[spec.program]
             # Baselines that were kept by a release without this field are as good as before.

@@ -10,7 +10,6 @@ import os
 import posixpath
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
@@ -43,6 +42,11 @@ _ONLY_READ |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
 TARGETS = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 _NAME_A_FOLDER = "name a folder: --baseline PATH"
+# What helps where git's own first line says no more than what is wrong.
+_REMEDIES = {
+    "not a git repository": "git init && git add . && git commit -m first",
+    "dubious ownership": "git config --global --add safe.directory FOLDER",
+}
 
 
 class NotInGit(UpliftError):
@@ -72,7 +76,7 @@ def facts(folder: Path) -> dict[str, str]:
 def arm(wanted: str, path: Path, hidden: Collection[Path] = ()) -> PlannedArm:
     """The baseline arm with the skill of a path as it was at `git:REF`; raises NotInGit.
 
-    A warning names the commit. `hidden` are files and folders that stay behind, as they do where the skill lies today.
+    `hidden` are files and folders that stay behind, as they do where the skill lies today.
     """
     folder, named = path if is_folder(path) else path.parent, plain(wanted, 80)
     try:
@@ -95,8 +99,7 @@ def arm(wanted: str, path: Path, hidden: Collection[Path] = ()) -> PlannedArm:
         skill, bundle = _packed(path, files, f"{named}:{place}{'' if folder != path else skills.FILE_NAME}")
     except NotInGit as why:
         raise NotInGit(f"--baseline {named}: {why}") from None
-    told = f"the baseline is the skill at {named}, commit {commit}"
-    return PlannedArm("baseline", replace(skill, warnings=(told, *skill.warnings)), bundle)
+    return PlannedArm("baseline", skill, bundle, commit=commit)
 
 
 def _packed(path: Path, files: _Files, place: str) -> tuple[Skill, Bundle]:
@@ -261,7 +264,7 @@ def _git(folder: Path, *words: str, given: bytes = b"", most: int = _MAX_LISTING
     if "promisor" in complaint or "lazy fetch" in complaint:
         raise NotInGit("this clone lacks some files of that commit; type: git fetch --refetch --no-filter")
     if child.returncode:
-        raise NotInGit(
-            plain(complaint.partition("\n")[0].removeprefix("fatal: ") or f"git {words[0]} failed", 300)
-        )
+        wrong = plain(complaint.partition("\n")[0].removeprefix("fatal: ") or f"git {words[0]} failed", 300)
+        remedy = next((f"; type: {typed}" for part, typed in _REMEDIES.items() if part in wrong), "")
+        raise NotInGit(wrong + remedy)
     return said

@@ -86,7 +86,7 @@ def evaluate(
     from producer.runs import evaluate as evaluation
     from producer.settings.config_file import Config
     from producer.settings.run_settings import InvalidOption
-    from producer.setup import nearby
+    from producer.setup import skill_folder
     from producer.state_root import check_run_id
 
     given = typed(context, flags)
@@ -107,7 +107,7 @@ def evaluate(
     mocked = {"models": ("mock",)} if mock else {}
     # The skill of a config is for runs without a ranking, which names skills of its own.
     options = settings.with_flags({**given, **mocked}, without=("skill_path",) if "ranking" in given else ())
-    options, told = nearby.complete(options, settings, {*given, *mocked}, path)
+    options, told = skill_folder.complete(options, settings, {*given, *mocked}, path)
     if told and not quiet:
         typer.echo(f"uplift: {told}", err=True)
     plan = evaluation.planned(options, run_id=check_run_id(run_id) if run_id else None)
@@ -131,7 +131,7 @@ def run_context(options: RunSettings, *, quiet: bool = True) -> RunContext:
     """Where a command's run takes place: state root, server, display, and the variables of a private worker."""
     from producer.display import progress
     from producer.runs.evaluate import RunContext
-    from producer.server.connect import broker_url
+    from producer.server import broker_url
     from producer.state_root import Places
 
     url = broker_url(options.broker, insecure=options.insecure)
@@ -140,7 +140,7 @@ def run_context(options: RunSettings, *, quiet: bool = True) -> RunContext:
 
 def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
     from aggregate.text.formats import plain
-    from producer.runs.estimate import estimate
+    from producer.runs.submit import estimate
 
     facts: dict[str, Any] = estimate(plan, private=private)
     if as_json:
@@ -148,8 +148,8 @@ def _show_plan(plan: Plan, *, private: bool, as_json: bool) -> None:
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<18} {'–' if value is None else value}")
-    for warning in plan.warnings:
-        typer.echo(f"uplift: {plain(warning)}", err=True)
+    for remark in plan.remarks:
+        typer.echo(f"uplift: {plain(remark)}", err=True)
 
 
 def report_and_exit(
@@ -189,8 +189,7 @@ def _show(artifacts: Sequence[Artifact], places: Places, *, details: bool) -> No
     """The tables where they are asked for, then the answer."""
     from rich.console import Console
 
-    from aggregate.report.answer_block import answer_block
-    from aggregate.report.terminal import result_table
+    from aggregate.report.terminal import answer_block, result_table
     from producer.runs.collect import placed
 
     console = Console(stderr=True, highlight=False)

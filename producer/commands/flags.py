@@ -19,6 +19,7 @@ from producer.settings.run_settings import RunSettings
 
 _OLD_WORDS = [f"--stop-early={word}" for word in OLD_STOP_EARLY]
 _TYPES: dict[type, Any] = {tuple: list[str], dict: list[str]}
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 def option(name: str, default: str | None = None) -> Any:
@@ -44,18 +45,11 @@ def takes_settings(*names: str, unset: Mapping[str, str] = MappingProxyType({}))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        flags = {name: _parameter(name, unset.get(name)) for name in names}
-        flags["config"] = inspect.Parameter(
-            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile
-        )
-        kept = {
-            name: one.replace(kind=one.KEYWORD_ONLY)
-            for name, one in own.items()
-            if one.kind is not one.VAR_KEYWORD
-        }
-        together = {**flags, **kept}
-        command.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]  # Typer reads it
-        command.__annotations__ = {name: one.annotation for name, one in together.items()}
+        flags = {name: _annotation(name, unset.get(name)) for name in names} | {"config": ConfigFile}
+        together = [inspect.Parameter(name, _BY_NAME, default=None, annotation=flags[name]) for name in flags]
+        together += [one.replace(kind=_BY_NAME) for one in own.values() if one.kind is not one.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature(together)  # type: ignore[attr-defined]  # Typer reads it
+        command.__annotations__ = {one.name: one.annotation for one in together}
         return command
 
     return decorate
@@ -76,10 +70,9 @@ def options(context: typer.Context, flags: Mapping[str, Any], without: Collectio
     return settings
 
 
-def _parameter(name: str, default: str | None) -> inspect.Parameter:
+def _annotation(name: str, default: str | None) -> Any:
     kind = str if name == "tools" else run_settings.kind_of(name)
-    annotation = Annotated[_TYPES.get(kind, kind) | None, option(name, default)]  # type: ignore[valid-type]  # made here
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return Annotated[_TYPES.get(kind, kind) | None, option(name, default)]
 
 
 def print_json(value: Any) -> None:
@@ -114,8 +107,7 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and no answer.", rich_help_panel="Output")
 ]
 Details = Annotated[
-    bool,
-    typer.Option("--details", help="Show all tables above the answer.", rich_help_panel="Output"),
+    bool, typer.Option("--details", help="Show all tables above the answer.", rich_help_panel="Output")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 WholeArtifact = Annotated[
@@ -132,16 +124,15 @@ RunId = Annotated[
 
 
 def _use_config(context: typer.Context, given: Path | None) -> Path | None:
-    """Let the config speak for flags that are not given; the command finds all of it in `context.obj`."""
+    """Read the config, which speaks for flags that are not given; the command finds it in `context.obj`."""
     if not context.resilient_parsing:
         from producer.settings import config_file
 
         context.obj = config_file.load(given)
-        context.default_map = context.obj.flag_defaults()
     return given
 
 
-# Eager: it must be read before the flags whose defaults it sets. Commands take it and need do nothing with it.
+# Eager: what is wrong with it is told first. Commands take it and need do nothing with it.
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

@@ -20,7 +20,7 @@ from producer.commands.flags import (
 )
 
 if TYPE_CHECKING:
-    from producer.runs.reports import Format
+    from producer.runs.collect import Format
 
 
 @takes_place
@@ -63,22 +63,20 @@ def report(
 
       uplift report last --md --output - >> "$GITHUB_STEP_SUMMARY"
     """
-    from producer.runs import collect, rejoin, reports
+    from producer.runs import collect
+    from producer.runs.evaluate import named
 
     where = run_context(options(context, flags))
     asked = {"html": html, "md": md, "junit": junit, "csv": csv, "benchmark-json": benchmark_json}
-    formats: list[Format] = [form for form in reports.FORMATS if asked[form]] or ["html"]
-    artifacts = collect.find(where.places, rejoin.named(where, run_id), where.broker)
+    formats: list[Format] = [form for form in collect.FORMATS if asked[form]] or ["html"]
+    artifacts = collect.find(where.places, named(where, run_id), where.broker)
+    in_folder = len(formats) > 1 and len(artifacts) == 1
     for form in formats:
         if output is not None and str(output) == "-":
-            typer.echo(reports.text(artifacts, where.places, form, records), nl=False)
+            typer.echo(collect.report_text(artifacts, where.places, form, records), nl=False)
             continue
-        place = (
-            output / reports.FORMATS[form][0]
-            if output and len(formats) > 1 and len(artifacts) == 1
-            else output
-        )
-        for path in reports.write(artifacts, where.places, form, records=records, output=place):
+        place = output / collect.FORMATS[form][0] if output and in_folder else output
+        for path in collect.write_report(artifacts, where.places, form, records=records, output=place):
             typer.echo(path)
 
 
@@ -132,12 +130,12 @@ def compare(
     from aggregate.report.terminal import compare_table
     from aggregate.text.files import exists
     from aggregate.text.formats import dumps
-    from producer.runs import rejoin
+    from producer.runs.evaluate import named
     from producer.runs.from_records import compare_runs
 
     settings = options(context, flags)
     where = run_context(settings)
-    runs = [one if exists(Path(one)) or "/" in one else rejoin.named(where, one) for one in (first, second)]
+    runs = [one if exists(Path(one)) or "/" in one else named(where, one) for one in (first, second)]
     result = compare_runs(runs[0], runs[1], where.places, margin=settings.margin)
     with printing():
         if as_json:
@@ -152,14 +150,7 @@ _JUDGING = dict.fromkeys(
 
 
 @takes_settings(
-    *_JUDGING,
-    "sandbox",
-    "state_root",
-    "broker",
-    "insecure",
-    "in_flight",
-    "output",
-    unset=_JUDGING,
+    *_JUDGING, "sandbox", "state_root", "broker", "insecure", "in_flight", "output", unset=_JUDGING
 )
 def rejudge(
     context: typer.Context,
@@ -180,12 +171,13 @@ def rejudge(
 
       uplift rejudge --judge-model anthropic:claude-opus-4-5
     """
-    from producer.runs import collect, rejoin
+    from producer.runs import collect
     from producer.runs import rejudge as rejudging
+    from producer.runs.evaluate import named
 
     settings = options(context, flags, without=rejudging.OF_RUN)
     where = run_context(settings, quiet=quiet)
-    earlier = collect.find(where.places, rejoin.named(where, run_id), where.broker)
+    earlier = collect.find(where.places, named(where, run_id), where.broker)
     artifacts = rejudging.rejudge(rejudging.plan(earlier, where.places, settings), where)
     report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
@@ -213,10 +205,11 @@ def bless(
     """
     from aggregate.text.files import write_text
     from producer.baselines import bless as blessing
-    from producer.runs import collect, rejoin
+    from producer.runs import collect
+    from producer.runs.evaluate import named
 
     where = run_context(options(context, flags))
-    run_id = rejoin.named(where, run_id)
+    run_id = named(where, run_id)
     artifacts = collect.find(where.places, run_id, where.broker)
     artifact = blessing.choose(artifacts, candidate_id)
     blessed, warnings = blessing.bless(artifact, where.places)

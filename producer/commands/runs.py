@@ -34,17 +34,17 @@ def runs(
       uplift runs --delete 20260101-120000-abc123
     """
     from producer.display import run_list
-    from producer.runs import rejoin
+    from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags))
     if delete:
-        for run_id in [rejoin.named(where, given) for given in delete]:
+        for run_id in [evaluation.named(where, given) for given in delete]:
             run_list.delete(where.places, where.broker, run_id)
             typer.echo(f"uplift: deleted {run_id}", err=True)
         return
     rows = run_list.rows(where.places, where.broker)
-    if not as_json and (workers := run_list.worker_versions(where.broker)):
-        typer.echo(f"uplift: workers: {workers}", err=True)
+    for line in [] if as_json else run_list.about_workers(where.broker):
+        typer.echo(f"uplift: {line}", err=True)
     if as_json:
         print_json(rows)
     elif not rows:
@@ -54,25 +54,20 @@ def runs(
 
 
 @takes_place
-def status(
-    context: typer.Context,
-    run_id: RunId = None,
-    as_json: Json = False,
-    **flags: Any,
-) -> None:
+def status(context: typer.Context, run_id: RunId = None, as_json: Json = False, **flags: Any) -> None:
     """Say how a run stands: attempts done and left, pass rates so far for each arm, cost, workers.
 
     Example: uplift status 20260101-120000-abc123 --json
     """
-    from producer.display import run_status
-    from producer.runs import rejoin
+    from producer.display import run_list
+    from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags))
-    facts = run_status.status(where.places, where.broker, rejoin.named(where, run_id))
+    facts = run_list.status(where.places, where.broker, evaluation.named(where, run_id))
     if as_json:
         print_json(facts)
     else:
-        run_status.show(facts)
+        run_list.show_status(facts)
 
 
 @takes_place
@@ -99,10 +94,10 @@ def show(
       uplift show last names-the-platform
     """
     from producer.display import run_list
-    from producer.runs import rejoin
+    from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags))
-    run_id = rejoin.named(where, run_id)
+    run_id = evaluation.named(where, run_id)
     if task is not None:
         records = run_list.attempts(where.places, where.broker, run_id, task)
     else:
@@ -133,10 +128,10 @@ def watch(
 
     Example: uplift watch
     """
-    from producer.runs import rejoin
+    from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags), quiet=quiet)
-    artifacts = rejoin.watch(rejoin.named(where, run_id), where)
+    artifacts = evaluation.watch(evaluation.named(where, run_id), where)
     report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
 
@@ -153,10 +148,10 @@ def cancel(
 
     Example: uplift cancel 20260101-120000-abc123
     """
-    from producer.runs import rejoin
+    from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags), quiet=quiet)
-    artifacts = rejoin.cancel(rejoin.named(where, run_id), where)
+    artifacts = evaluation.cancel(evaluation.named(where, run_id), where)
     report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)
 
 
@@ -186,11 +181,11 @@ def resume(
 
       uplift resume 20260101-120000-abc123 --budget-usd 10
     """
-    from producer.runs import rejoin
+    from producer.runs import evaluate as evaluation
     from producer.settings.run_settings import RunSettings
 
     changed = RunSettings.checked({"in_flight": new_in_flight, "budget_usd": new_budget})
     where = run_context(options(context, flags), quiet=quiet)
     where = replace(where, worker=changed.private_worker)
-    artifacts = rejoin.resume(rejoin.named(where, run_id), where, new_budget)
+    artifacts = evaluation.resume(evaluation.named(where, run_id), where, new_budget)
     report_and_exit(artifacts, where.places, quiet=quiet, details=details, as_json=as_json)

@@ -23,9 +23,9 @@ def init(as_json: Json = False) -> None:
 
     Example: cd my-skill && uplift init
     """
-    from producer.setup import new_suite as starting
+    from producer.setup import skill_folder
 
-    started = starting.start(Path())
+    started = skill_folder.start(Path())
     if as_json:
         print_json(started)
         return
@@ -41,7 +41,7 @@ def init(as_json: Json = False) -> None:
         )
     typer.echo(f"\nTry it now, without a model and without a key:\n\n  {started.command}\n")
     typer.echo(f"Then write real tasks into {started.suite}, and leave --mock out to ask Claude Code.")
-    typer.echo("After an edit, compare with the last commit: uplift evaluate --baseline git:HEAD")
+    typer.echo("Commit it; after an edit, compare with that: uplift evaluate --baseline git:HEAD")
 
 
 def import_(

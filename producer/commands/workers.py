@@ -11,11 +11,12 @@ import typer
 
 from producer.commands.flags import Json, options, takes_settings
 from producer.settings.run_settings import RunSettings
+from workers.store.messages import ServeSettings
 
 _NO_SERVER = {"broker": "none: this command starts no server"}
 
 
-@takes_settings("broker", "in_flight", "agents", "insecure", unset=_NO_SERVER)
+@takes_settings("broker", "in_flight", "agents", "insecure", *ServeSettings.model_fields, unset=_NO_SERVER)
 def worker(
     context: typer.Context,
     log_level: Annotated[
@@ -51,8 +52,9 @@ def worker(
 
     Example: uplift worker --broker redis://:password@queue.internal:6379/0
     """
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.store.keys import redacted
+    from workers.store.process_settings import POLICY
     from workers.store.redis_client import check
 
     settings = options(context, flags)
@@ -63,6 +65,7 @@ def worker(
         raise typer.BadParameter(f"--log-format is {log_format!r}; give text or json")
     os.environ["UPLIFT_BROKER"] = url
     os.environ.update(settings.private_worker)
+    os.environ[POLICY] = settings.policy.model_dump_json(exclude_defaults=True)
     _ask_for_metrics(metrics_port, metrics_address)
     from workers.__main__ import main
     from workers.process.logs import tell, write_json
@@ -105,7 +108,7 @@ def queue(context: typer.Context, as_json: Json = False, **flags: Any) -> None:
     Example: uplift queue --broker redis://127.0.0.1:6379/0 --json
     """
     from aggregate.text.formats import counted
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.store.backlog import backlog
 
     now = backlog(open_server(_given_broker(options(context, flags))).store.client)
@@ -115,7 +118,7 @@ def queue(context: typer.Context, as_json: Json = False, **flags: Any) -> None:
 
 
 def _given_broker(settings: RunSettings) -> str:
-    from producer.server.connect import broker_url
+    from producer.server import broker_url
 
     if url := broker_url(settings.broker, insecure=settings.insecure):
         return url
@@ -156,7 +159,7 @@ def monitor(
     """
     from importlib.util import find_spec
 
-    from producer.server.connect import open_server
+    from producer.server import open_server
     from workers.models.choose import how_to_install
 
     url = _given_broker(options(context, flags))

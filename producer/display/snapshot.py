@@ -236,12 +236,9 @@ class Looker:
 
     def _named(self, index: int, seconds: float) -> InFlight:
         cell = self._grid.cell(index)
-        model, arm = self._manifest.models[cell.model], self._manifest.arms[cell.arm].name
-        return InFlight(self._task(cell.task), arm, model, cell.number, seconds)
-
-    def _task(self, number: int) -> str:
-        if number not in self._tasks:
+        if cell.task not in self._tasks:
             key = Keys(self._manifest.run_id).tasks
-            data = cast("bytes | None", self._store.client.hget(key, str(number)))
-            self._tasks[number] = str(json.loads(zlib.decompress(data))["id"]) if data else f"task {number}"
-        return self._tasks[number]
+            data = cast("bytes | None", self._store.client.hget(key, str(cell.task)))
+            self._tasks[cell.task] = json.loads(zlib.decompress(data))["id"] if data else f"task {cell.task}"
+        model, arm = self._manifest.models[cell.model], self._manifest.arms[cell.arm].name
+        return InFlight(self._tasks[cell.task], arm, model, cell.number, seconds)

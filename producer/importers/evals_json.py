@@ -10,21 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from judges.safe_text import shown
 from producer.importers import imported
-from producer.importers.imported import (
-    MAX_TASKS,
-    Found,
-    ImportedSource,
-    ImportedTask,
-    Refused,
-    file_beside,
-    kind_of,
-    name_of,
-    numbered,
-    open_source,
-    slug,
-)
+from producer.importers.imported import MAX_TASKS, Found, ImportedSource, ImportedTask, Refused, slug
 from producer.suites import suite
 from producer.suites.suite import Suite
 from producer.suites.yaml_file import Node
@@ -53,23 +40,18 @@ def load(path: Path) -> Suite:
 
 def convert(path: Path) -> Found:
     """The tasks of an evals.json; raises Unimportable with everything that is wrong with the file."""
-    source, root = open_source(path, keys="skill_name and evals")
+    source, root = imported.open_source(path, keys="skill_name and evals")
     name = source.text(root.get("skill_name"), "skill_name") or _home(path).resolve().name
     found = Found(source=str(path), skill_id=name.strip() or "skill")
+    found.task_count = len(root.items("evals"))
     if root.get("evals") is None:
         source.wrong(root, "evals", "is missing; must be a list of evals")
-    entries = source.entries(root.get("evals"), "evals")
-    found.task_count = len(entries)
-    if len(entries) > MAX_TASKS:
-        source.wrong(root, "evals", f"holds {len(entries):,} evals; at most {MAX_TASKS:,} are allowed")
-        entries = []
-    for number, node in enumerate(entries):
-        where = f"evals[{number}]"
-        if isinstance(node.value, dict):
-            _eval(source, node, where, _home(path), found)
-        else:
-            source.wrong(node, where, f"is {kind_of(node.value)}; must be a mapping")
-    found.leave_out_settings(source, root, ("skill_name", "evals"), shown)
+    if found.task_count > MAX_TASKS:
+        source.wrong(root, "evals", f"holds {found.task_count:,} evals; at most {MAX_TASKS:,} are allowed")
+    else:
+        for number, node in source.mappings(root.get("evals"), "evals"):
+            _eval(source, node, f"evals[{number}]", _home(path), found)
+    found.leave_out_settings(source, root, ("skill_name", "evals"))
     source.check()
     return found
 
@@ -88,15 +70,13 @@ def _eval(source: ImportedSource, node: Node, where: str, home: Path, found: Fou
     expected = (source.text(node.get("expected_output"), f"{where}.expected_output") or "").strip()
     statements = _statements(source, node, where, found)
     files = _files(source, node, where, home, found)
-    found.leave_out_settings(source, node, _KNOWN, lambda key: f"{where}.{key}")
+    found.leave_out_settings(source, node, _KNOWN, f"{where}.")
     if not statements and not expected:
         why = "no expectations, assertions or expected_output to judge by; add some"
         found.leave_out("task", source.place(node), where, why)
         return
     fields: dict[str, object] = {"id": _id(node, found)}
-    fields |= {"prompt": prompt or "", **_judged_by(expected, statements)}
-    if files:
-        fields["files"] = files
+    fields |= {"prompt": prompt or "", **_judged_by(expected, statements), **files}
     found.tasks.append(ImportedTask(f"{source.place(node)} ({where})", fields))
 
 
@@ -111,16 +91,14 @@ def _statements(source: ImportedSource, node: Node, where: str, found: Found) ->
             if text is None:
                 why = "a mapping without text; write the statement as text"
                 found.leave_out("assertion", source.place(entry), place, why)
-            elif (statement := source.text(text, place)) is not None:
-                if statement.strip():
-                    statements.append(statement.strip())
-                else:
-                    source.wrong(entry, place, "is blank; must hold some text")
+            elif statement := (source.text(text, place) or "").strip():
+                statements.append(statement)
+            elif isinstance(text.value, str):
+                source.wrong(entry, place, "is blank; must hold some text")
     return statements
 
 
 def _judged_by(expected: str, statements: list[str]) -> dict[str, object]:
-    taken: dict[str, int] = {}
     sees = {"type": "llm-rubric", "sees": ["prompt", "output"]}
     if not statements:
         return {"judge": {**sees, "rubric": f"The output should be: {expected}"}}
@@ -128,30 +106,30 @@ def _judged_by(expected: str, statements: list[str]) -> dict[str, object]:
     checks = [{**sees, "rubric": statement, **reference} for statement in statements]
     if len(checks) == 1:
         return {"judge": checks[0]}
-    names = [numbered(name_of(statement), taken) for statement in statements]
+    taken: dict[str, int] = {}
+    names = [imported.numbered(imported.name_of(statement), taken) for statement in statements]
     return {"checks": [{**check, "name": name} for check, name in zip(checks, names, strict=True)]}
 
 
-def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> list[str]:
-    named = []
+def _files(source: ImportedSource, node: Node, where: str, home: Path, found: Found) -> dict[str, list[str]]:
+    named: dict[str, None] = {}
     for number, entry in enumerate(source.entries(node.get("files"), f"{where}.files")):
         place = f"{where}.files[{number}]"
-        name = source.text(entry, place)
-        if name is None:
+        if (name := source.text(entry, place)) is None:
             continue
         try:
-            data = file_beside(home, name)
+            data = imported.file_beside(home, name)
         except Refused as refused:
             source.wrong(entry, place, str(refused))
             continue
         # An agent finds the file in its workspace under the name that follows evals/files/.
         inside = name.removeprefix("./").removeprefix("evals/").removeprefix("files/")
         inside = "/".join(part for part in inside.split("/") if part not in ("", ".", ".."))
-        if found.fixtures.get(inside, data) != data:
-            inside = f"{node.get('id').value if node.get('id') else number}/{inside}"  # type: ignore[union-attr]  # looked up one word earlier
+        while found.fixtures.get(inside, data) != data:
+            inside = f"{slug(where)}/{inside}"
         found.fixtures[inside] = data
-        named.append(f"fixtures/{inside}")
-    return list(dict.fromkeys(named))
+        named[f"fixtures/{inside}"] = None
+    return {"files": list(named)} if named else {}
 
 
 def _id(node: Node, found: Found) -> str:

@@ -10,23 +10,13 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from aggregate.text.files import exists, is_folder
 from judges.safe_text import shown
-from producer.importers.imported import (
-    MAX_TASKS,
-    Found,
-    ImportedTask,
-    Refused,
-    Unimportable,
-    files_in,
-    slug,
-    text_beside,
-    unimportable,
-)
+from producer.importers import imported
+from producer.importers.imported import Found, ImportedTask, Refused, Unimportable, unimportable
 from producer.suites.yaml_file import Problem
 
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
@@ -41,12 +31,16 @@ def convert(path: Path) -> Found:
     """The tasks of a folder, or of one task's own folder; raises Unimportable for broken settings."""
     if not is_folder(path):
         raise unimportable(path, f"nothing to import at {path}")
-    folders = [path] if exists(path / INSTRUCTION) else sorted(_task_folders(path))
+    below = (child for child in path.iterdir() if is_folder(child))
+    tasks = (child for child in below if exists(child / INSTRUCTION) or exists(child / SETTINGS))
+    folders = [path] if exists(path / INSTRUCTION) else sorted(tasks)
     if not folders:
         raise unimportable(path, f"{path}: no folder in it has an {INSTRUCTION}")
-    if len(folders) > MAX_TASKS:
-        raise unimportable(path, f"{path}: more than {MAX_TASKS:,} tasks; split it")
-    found = Found(source=str(path), skill_id=slug(path.resolve().name) or "skill", task_count=len(folders))
+    if len(folders) > imported.MAX_TASKS:
+        raise unimportable(path, f"{path}: more than {imported.MAX_TASKS:,} tasks; split it")
+    found = Found(
+        source=str(path), skill_id=imported.slug(path.resolve().name) or "skill", task_count=len(folders)
+    )
     problems: list[Problem] = []
     for folder in folders:
         settings = _settings(folder, problems)
@@ -59,18 +53,12 @@ def convert(path: Path) -> Found:
     return found
 
 
-def _task_folders(path: Path) -> Iterator[Path]:
-    for child in path.iterdir():
-        if is_folder(child) and (exists(child / INSTRUCTION) or exists(child / SETTINGS)):
-            yield child
-
-
 def _settings(folder: Path, problems: list[Problem]) -> dict[str, Any]:
     file = str(folder / SETTINGS)
     if not exists(folder / SETTINGS):
         return {}
     try:
-        return tomllib.loads(text_beside(folder, SETTINGS))
+        return tomllib.loads(imported.text_beside(folder, SETTINGS))
     except Refused as refused:
         problems.append(Problem(file, 1, 1, "", str(refused)))
     except tomllib.TOMLDecodeError as wrong:
@@ -83,33 +71,26 @@ def _settings(folder: Path, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _task(folder: Path, settings: dict[str, Any], found: Found) -> None:
-    instruction = text_beside(folder, INSTRUCTION)
+    instruction = imported.text_beside(folder, INSTRUCTION)
     if not instruction.strip():
         raise Refused(f"{INSTRUCTION} is blank")
     files = _environment(folder, settings)
     test_name, test_count, tests = _tests(folder)
-    id_ = found.new_id(slug(folder.name, 56) or "task")
+    id_ = found.new_id(imported.slug(folder.name, 56) or "task")
     home = re.sub(r"\W+", "_", id_)
-    fixtures = {f"{home}/{name}": data for name, data in tests.items()}
-    fixtures |= {f"{home}/files/{name}": data for name, data in files.items()}
-    reply = _reply(folder)
-    if reply is not None:
-        fixtures[f"{home}/reply{reply[0]}"] = reply[1]
-    judge: dict[str, Any] = {"type": "pytest", "test_file": f"fixtures/{home}/{test_name}"}
-    remarks: list[str] = []
-    if (seconds := _seconds(settings, "verifier", remarks)) is not None:
-        judge["timeout_seconds"] = seconds
+    fixtures = tests | {f"files/{name}": data for name, data in files.items()}
+    judge = {"type": "pytest", "test_file": f"fixtures/{home}/{test_name}"}
+    judge |= _seconds(settings, "verifier", folder, found)
     fields: dict[str, Any] = {"id": id_, "prompt": instruction, "judge": judge}
-    if (seconds := _seconds(settings, "agent", remarks)) is not None:
-        fields["timeout_seconds"] = seconds
-    fields |= _labels(settings)
+    fields |= {**_seconds(settings, "agent", folder, found), **_labels(settings)}
     if files:
         fields["files"] = [f"fixtures/{home}/files/{name}" for name in sorted(files)]
-    if reply is not None:
+    if (reply := _reply(folder)) is not None:
+        fixtures[f"reply{reply[0]}"] = reply[1]
         fields["replies"] = {"pass": f"fixtures/{home}/reply{reply[0]}"}
     found.assertion_count += test_count
-    found.fixtures.update(fixtures)
-    found.tasks.append(ImportedTask(str(folder), fields, tuple(remarks)))
+    found.fixtures.update({f"{home}/{name}": data for name, data in fixtures.items()})
+    found.tasks.append(ImportedTask(str(folder), fields))
 
 
 def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
@@ -120,7 +101,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
             raise Refused(f"{SETTINGS} asks for {key}, which needs a container")
     if settings.get("steps") or exists(folder / "steps"):
         raise Refused("it has several steps; Uplift asks once")
-    files = files_in(folder, "environment")
+    files = imported.files_in(folder, "environment")
     for name in files:
         if name in _COMPOSE:
             raise Refused(f"environment/{name} starts containers")
@@ -134,7 +115,7 @@ def _environment(folder: Path, settings: dict[str, Any]) -> dict[str, bytes]:
 
 def _tests(folder: Path) -> tuple[str, int, dict[str, bytes]]:
     """The one test file's name, how many tests it has, and all files of `tests/`; raises Refused."""
-    files = files_in(folder, "tests")
+    files = imported.files_in(folder, "tests")
     python = [name for name in files if re.fullmatch(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py", name)]
     if not python:
         why = "its tests are a shell script, which needs a container" if files else "it has no tests"
@@ -144,11 +125,8 @@ def _tests(folder: Path) -> tuple[str, int, dict[str, bytes]]:
             f"it has {len(python)} test files, and a judge runs one ({', '.join(python)}); join them"
         )
     counts = {name: _count(name, data) for name, data in files.items() if name.endswith(".py")}
-    return (
-        python[0],
-        counts[python[0]],
-        {name: data for name, data in files.items() if not name.endswith(".sh")},
-    )
+    kept = {name: data for name, data in files.items() if not name.endswith(".sh")}
+    return python[0], counts[python[0]], kept
 
 
 def _count(name: str, data: bytes) -> int:
@@ -169,35 +147,38 @@ def _count(name: str, data: bytes) -> int:
 
 def _reply(folder: Path) -> tuple[str, bytes] | None:
     """The reference answer and its file's ending, if `solution/` holds one file that is no script."""
-    files = list(files_in(folder, "solution").items())
+    files = list(imported.files_in(folder, "solution").items())
     if len(files) != 1 or files[0][0].endswith(_SCRIPTS):
         return None
     suffix = Path(files[0][0]).suffix
     return (suffix if re.fullmatch(r"\.\w{1,10}", suffix) else ".txt"), files[0][1]
 
 
-def _seconds(settings: dict[str, Any], table: str, remarks: list[str]) -> float | None:
+def _seconds(settings: dict[str, Any], table: str, folder: Path, found: Found) -> dict[str, Any]:
+    """The time limit of a table, if it has one, within what Uplift allows."""
     value = _table(settings, table).get("timeout_sec")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+        return {}
     allowed = min(max(float(value), 1.0), 3600.0) if value == value else 3600.0
     if allowed != value:
-        remarks.append(f"{table}.timeout_sec was {value:g}; Uplift allows 1 to 3600")
-    return int(allowed) if allowed == int(allowed) else allowed
+        found.note(f"{folder}: {table}.timeout_sec was {value:g}; Uplift allows 1 to 3600")
+    return {"timeout_seconds": int(allowed) if allowed == int(allowed) else allowed}
 
 
 def _labels(settings: dict[str, Any]) -> dict[str, Any]:
     metadata, task = _table(settings, "metadata"), _table(settings, "task")
-    labels: dict[str, Any] = {}
-    description = task.get("description", metadata.get("description"))
-    if isinstance(description, str) and description.strip():
-        labels["description"] = description
-    if isinstance(metadata.get("difficulty"), str) and metadata["difficulty"].strip():
-        labels["tier"] = metadata["difficulty"]
     tags = metadata.get("tags", task.get("keywords"))
-    if isinstance(tags, list) and (kept := [tag for tag in tags if isinstance(tag, str) and tag.strip()]):
-        labels["tags"] = kept
-    return labels
+    texts = {
+        "description": task.get("description", metadata.get("description")),
+        "tier": metadata.get("difficulty"),
+    }
+    labels = {key: text for key, text in texts.items() if _is_text(text)}
+    kept = list(filter(_is_text, tags)) if isinstance(tags, list) else []
+    return {**labels, "tags": kept} if kept else labels
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:

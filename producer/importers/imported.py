@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from aggregate.text import files
-from aggregate.text.formats import counted
+from aggregate.text.formats import counted, plain
 from judges.safe_text import shown
 from producer.suites import json_file, rules, suite, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node, Problem
@@ -66,7 +66,6 @@ class ImportedTask:
 
     origin: str
     fields: dict[str, Any]
-    remarks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -96,16 +95,12 @@ class Found:
         """What became of the source's tasks and assertions; one of which a part is lost counts as lost."""
         lost = {item.place for item in self.left_out if item.kind == "assertion"}
         changed = {item.place for item in self.changed} - lost
-        tasks = {"found": self.task_count, "imported": self.task_count - self.tasks_left_out}
+        fates = {"changed": len(changed), "lost": len(lost)}
+        tasks = {"imported": self.task_count - self.tasks_left_out, "left out": self.tasks_left_out}
         kept = self.assertion_count - len(lost) - len(changed)
         return {
-            "task": {**tasks, "left out": self.tasks_left_out},
-            "assertion": {
-                "found": self.assertion_count,
-                "kept": kept,
-                "changed": len(changed),
-                "lost": len(lost),
-            },
+            "task": {"found": self.task_count, **tasks},
+            "assertion": {"found": self.assertion_count, "kept": kept, **fates},
         }
 
     def told(self) -> list[str]:
@@ -121,36 +116,30 @@ class Found:
 
     def change(self, place: str, what: str, how: str) -> None:
         """Note an assertion that judges a little otherwise here, once."""
-        item = LeftOut("assertion", place, what, how)
-        if item not in self._told:
-            self._told.add(item)
-            self.changed.append(item)
+        self._tell(LeftOut("assertion", place, what, how), self.changed)
 
     def leave_out(self, kind: Part, place: str, what: str, why: str) -> None:
         """Note what is not carried over; tasks are counted, and the same words are noted once."""
         self.tasks_left_out += kind == "task"
-        item = LeftOut(kind, place, what, why)
+        self._tell(LeftOut(kind, place, what, why), self.left_out)
+
+    def _tell(self, item: LeftOut, told: list[LeftOut]) -> None:
         if item not in self._told:
             self._told.add(item)
-            self.left_out.append(item)
+            told.append(item)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
     def leave_out_settings(
-        self,
-        source: ImportedSource,
-        node: Node,
-        known: Collection[str],
-        named: Callable[[str], str] = str,
-        **reasons: str,
+        self, source: ImportedSource, node: Node | None, known: Collection[str], owner: str = ""
     ) -> None:
-        """Note every key of a mapping that is not among the known ones, and its reason where it has one."""
-        for key, part in node.children.items() if isinstance(node.children, dict) else ():
+        """Note every key of a mapping that is not among the known ones."""
+        for key, part in node.children.items() if node and isinstance(node.children, dict) else ():
             if key not in known:
-                why = reasons.get(key, "Uplift has no such setting")
-                self.leave_out("setting", source.place(part), named(key), why)
+                what = plain(owner + key, 100)
+                self.leave_out("setting", source.place(part), what, "Uplift has no such setting")
 
     def new_id(self, name: str) -> str:
         """An id that no task of this import has: the name, with a number behind it where it is taken."""
@@ -178,22 +167,36 @@ class ImportedSource:
         if self._findings:
             raise Unimportable(self.document.problems(self._findings))
 
+    def wrong_kind(self, node: Node, where: str, wanted: str) -> None:
+        self.wrong(node, where, f"is {kind_of(node.value)}; must be {wanted}")
+
     def text(self, node: Node | None, where: str) -> str | None:
         """A text, or None and a complaint where it is something else; None without complaint where it is absent."""
-        if node is None:
-            return None
-        if not isinstance(node.value, str):
-            self.wrong(node, where, f"is {kind_of(node.value)}; must be text")
-            return None
-        return node.value
+        if node is not None and not isinstance(node.value, str):
+            self.wrong_kind(node, where, "text")
+        return node.value if node and isinstance(node.value, str) else None
 
-    def entries(self, node: Node | None, where: str) -> list[Node]:
-        """The entries of a list; none, and a complaint, where it is something else."""
-        if node is None or node.value is None:
-            return []
-        if not isinstance(node.value, list):
-            self.wrong(node, where, f"is {kind_of(node.value)}; must be a list")
-        return node.items()
+    def entries(self, node: Node | None, where: str, wanted: str = "a list") -> list[Node]:
+        """The entries of a list; none where it is absent, and a complaint where it is something else."""
+        if node is not None and not isinstance(node.value, list | None):
+            self.wrong_kind(node, where, wanted)
+        return node.items() if node else []
+
+    def mapping(self, node: Node | None, where: str) -> dict[str, Any]:
+        """A mapping's values; none where it is absent, and a complaint where it is something else."""
+        if node is not None and not isinstance(node.value, dict | None):
+            self.wrong_kind(node, where, "a mapping of names to values")
+        return dict(node.value) if node and isinstance(node.value, dict) else {}
+
+    def mappings(
+        self, node: Node | None, where: str, wanted: str = "a mapping"
+    ) -> Iterator[tuple[int, Node]]:
+        """The entries of a list that are mappings, with their numbers; a complaint for each of the others."""
+        for number, entry in enumerate(self.entries(node, where)):
+            if isinstance(entry.value, dict):
+                yield number, entry
+            else:
+                self.wrong_kind(entry, f"{where}[{number}]" if where else "", wanted)
 
 
 def kind_of(value: object) -> str:
@@ -221,13 +224,12 @@ def open_source(path: Path, *, keys: str) -> tuple[ImportedSource, Node]:
             document = json_file.read(path)
     except FileNotFoundError:
         raise unimportable(path, f"nothing to import at {path}") from None
-    source, root = ImportedSource(document, str(path)), document.root
+    source, root = ImportedSource(document, str(path)), document.root or Node(0, None)
     source.check()
-    if root is None or not isinstance(root.value, dict):
-        what = kind_of(root.value) if root is not None else "empty"
-        source.wrong(root or Node(0, None), "", f"is {what}; must be a mapping with {keys}")
+    if not isinstance(root.value, dict):
+        what = kind_of(root.value) if document.root else "empty"
+        source.wrong(root, "", f"is {what}; must be a mapping with {keys}")
         source.check()
-    assert root is not None
     return source, root
 
 
@@ -253,28 +255,19 @@ def numbered(name: str, taken: dict[str, int]) -> str:
 
 def file_beside(home: Path, name: str) -> bytes:
     """The content of a file inside a folder, symbolic links resolved; raises Refused for anything else."""
-    if "\0" in name or Path(name).is_absolute():
-        raise Refused(f"{shown(name)} is not a path inside {home.name or 'the folder'}")
-    root = Path(os.path.realpath(home))
-    path = Path(os.path.realpath(root / name))
-    if not path.is_relative_to(root):
-        raise Refused(f"{shown(name)} leaves the source's folder; nothing outside is read")
+    path = _inside(home, name)
     try:
         return files.read(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise Refused(f"{shown(name)} does not exist") from None
-    except files.Unreadable as failed:
-        raise Refused(f"{shown(name)} {failed.words}") from None
     except OSError as failed:
-        raise Refused(f"{shown(name)} cannot be read: {failed.strerror}") from None
+        words = getattr(failed, "words", f"cannot be read: {failed.strerror}")
+        raise Refused(f"{shown(name)} {words}") from None
 
 
 def files_in(home: Path, folder: str) -> dict[str, bytes]:
     """All files below a folder of a folder, by their paths in it; none where there is none; raises Refused."""
-    root, found, size = Path(os.path.realpath(home)), dict[str, bytes](), 0
-    place = Path(os.path.realpath(root / folder))
-    if "\0" in folder or not place.is_relative_to(root):
-        raise Refused(f"{shown(folder)} leaves the source's folder; nothing outside is read")
+    place, found, size = _inside(home, folder), dict[str, bytes](), 0
     try:
         names = bundles.files(place) if files.is_folder(place) else {}
     except bundles.BundleError as broken:
@@ -285,6 +278,17 @@ def files_in(home: Path, folder: str) -> dict[str, bytes]:
         if size > MAX_FOLDER_BYTES:
             raise Refused(f"{shown(folder)} holds more than {MAX_FOLDER_BYTES >> 20} MiB")
     return found
+
+
+def _inside(home: Path, name: str) -> Path:
+    """A path below a folder, symbolic links resolved; raises Refused where it leads elsewhere."""
+    if "\0" in name or Path(name).is_absolute():
+        raise Refused(f"{shown(name)} is not a path inside {home.name or 'the folder'}")
+    root = Path(os.path.realpath(home))
+    path = Path(os.path.realpath(root / name))
+    if not path.is_relative_to(root):
+        raise Refused(f"{shown(name)} leaves the source's folder; nothing outside is read")
+    return path
 
 
 def text_beside(home: Path, name: str) -> str:
@@ -327,6 +331,22 @@ def suite_text(found: Found) -> str:
     return "".join(f"{line}\n" for line in _lines(found))
 
 
+def _lines(found: Found) -> Iterator[str]:
+    yield MODELINE
+    yield _comment(f"Imported from {found.source} by `uplift import`.")
+    told = (("Not imported", found.left_out), ("Changed", found.changed), ("To know", found.notes))
+    for title, items in told:
+        if items:
+            yield from ("#", f"# {title}:", *(_comment(f"  {item}") for item in items))
+    version = "1.1" if any("checks" in task.fields for task in found.tasks) else "1.0"
+    head = {"skill_id": found.skill_id, "version": version, "description": found.description}
+    yield from _dumped({key: text for key, text in head.items() if text})
+    yield "tasks:"
+    for task in found.tasks:
+        lines = (_comment(f"from {task.origin}"), *_dumped([task.fields]), "")
+        yield from (f"  {line}" if line else "" for line in lines)
+
+
 def _dumped(value: Any) -> list[str]:
     """The lines of a value as block YAML; texts of several lines stay readable."""
     text = yaml.dump(
@@ -335,40 +355,16 @@ def _dumped(value: Any) -> list[str]:
     return str(text).splitlines()
 
 
-def _lines(found: Found) -> Iterator[str]:
-    yield MODELINE
-    yield f"# Imported from {_comment(found.source)} by `uplift import`."
-    for title, items in (
-        ("Not imported", found.left_out),
-        ("Changed", found.changed),
-        ("To know", found.notes),
-    ):
-        if items:
-            yield from ("#", f"# {title}:", *(f"#   {_comment(str(item))}" for item in items))
-    version = "1.1" if any("checks" in task.fields for task in found.tasks) else "1.0"
-    head: dict[str, Any] = {"skill_id": found.skill_id, "version": version}
-    if found.description:
-        head["description"] = found.description
-    yield from _dumped(head)
-    yield "tasks:"
-    for task in found.tasks:
-        yield from (f"  # {_comment(remark)}" for remark in (f"from {task.origin}", *task.remarks))
-        yield from (f"  {line}" if line else "" for line in _dumped([task.fields]))
-        yield ""
-
-
 def _comment(text: str) -> str:
-    return _NOT_PRINTABLE.sub(" ", text)
+    return f"# {_NOT_PRINTABLE.sub(' ', text)}"
 
 
 def _fill(folder: Path, found: Found) -> None:
-    (folder / SUITE_NAME).write_text(suite_text(found), encoding="utf-8")
-    (folder / rules.SCHEMA_FILE).write_text(rules.schema_text(), encoding="utf-8")
-    skills = {f"{arm}/{name}": data for arm, part in found.skills.items() for name, data in part.items()}
-    for name, data in {
-        **{f"fixtures/{name}": data for name, data in found.fixtures.items()},
-        **skills,
-    }.items():
+    content = {f"fixtures/{name}": data for name, data in found.fixtures.items()}
+    for arm, skill in found.skills.items():
+        content |= {f"{arm}/{name}": data for name, data in skill.items()}
+    content |= {SUITE_NAME: suite_text(found).encode(), rules.SCHEMA_FILE: rules.schema_text().encode()}
+    for name, data in content.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)

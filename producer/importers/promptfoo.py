@@ -21,33 +21,10 @@ from typing import Any
 
 from aggregate.text import files
 from judges.safe_text import shown
-from producer.importers.imported import (
-    MAX_TASKS,
-    Found,
-    ImportedSource,
-    ImportedTask,
-    Refused,
-    files_in,
-    kind_of,
-    open_source,
-    slug,
-    text_beside,
-)
-from producer.importers.promptfoo_checks import (
-    CHANGES_MEANING,
-    Asked,
-    Made,
-    Part,
-    check_of,
-    judged_by,
-    parser_of,
-    rendered,
-    share_of,
-    test_of_row,
-    text_of,
-    values_of,
-    weight_of,
-)
+from producer.importers import imported
+from producer.importers import promptfoo_checks as checks
+from producer.importers.imported import Found, ImportedSource, ImportedTask, Refused, kind_of, slug
+from producer.importers.promptfoo_checks import Asked, Made, rendered, text_of
 from producer.skills import skill as skills
 from producer.suites import json_file, yaml_file
 from producer.suites.yaml_file import Document, Finding, Node
@@ -97,20 +74,12 @@ class Assertion:
     Of a set, it has the place, the mean that the set must reach, and the part of the set's weight that it bears.
     """
 
-    node: Node
-    source: ImportedSource
+    place: str
+    kind: str
     value: dict[str, Any]
     group: str = ""
     share: float = 1.0
     threshold: float | None = None
-
-    @property
-    def place(self) -> str:
-        return self.source.place(self.node)
-
-    @property
-    def kind(self) -> str:
-        return str(self.value["type"])
 
 
 class PromptfooConfig:
@@ -133,8 +102,7 @@ class PromptfooConfig:
         if node is None:
             source.wrong(self.root, "prompts", "is missing; a configuration needs one prompt or more")
             return
-        entries = node.items() if isinstance(node.value, list) else [node]
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(_listed(node)):
             where = f"prompts[{number}]"
             raw, label = entry.value, ""
             if isinstance(entry.value, dict):
@@ -159,9 +127,9 @@ class PromptfooConfig:
         name = raw.removeprefix("file://")
         if not name.endswith(_PROMPT_FILES):
             raise Refused(f"only prompts in {', '.join(_PROMPT_FILES)} files can be read; write it out")
-        text = text_beside(self.home, name)
+        text = imported.text_beside(self.home, name)
         if name.endswith((".yaml", ".yml")):
-            yield json.dumps(values_of(text, name))
+            yield json.dumps(checks.values_of(text, name))
         elif name.endswith(".json") or not skills.is_absent(text):
             yield text
         else:
@@ -182,7 +150,7 @@ class PromptfooConfig:
     def placed(self, node: Node | None, source: ImportedSource | None = None) -> Iterator[Placed]:
         """The mappings that stand in a list, or in the files that it names."""
         source = source or self.sources[0]
-        for entry in [] if node is None else node.items() if isinstance(node.value, list) else [node]:
+        for entry in _listed(node):
             if isinstance(entry.value, dict) and "path" not in entry.value:
                 yield source, entry
             elif isinstance(entry.value, dict | str):
@@ -190,27 +158,25 @@ class PromptfooConfig:
                 try:
                     yield from self._in_file(name.removeprefix("file://"))
                 except Refused as refused:
-                    self._found.leave_out(
-                        "setting", source.place(entry), f"tests {shown(name)}", str(refused)
-                    )
+                    what = f"tests {shown(name)}"
+                    self._found.leave_out("setting", source.place(entry), what, str(refused))
             elif entry.value is not None:
-                source.wrong(entry, "tests", f"is {kind_of(entry.value)}; must be a mapping or a file's name")
+                source.wrong_kind(entry, "tests", "a mapping or a file's name")
 
     def _in_file(self, name: str) -> Iterator[Placed]:
         if not name.endswith(_TEST_FILES):
             raise Refused(f"only tests in {', '.join(_TEST_FILES)} files can be read; write them out")
-        text = text_beside(self.home, name)
+        text = imported.text_beside(self.home, name)
         shown_as = str(Path(self.sources[0].name).parent / name)
-        parse = _rows if name.endswith((".csv", ".jsonl")) else parser_of(name)
+        parse = _rows if name.endswith((".csv", ".jsonl")) else checks.parser_of(name)
         source = ImportedSource(parse(text, shown_as), shown_as)
         source.check()
         self.sources.append(source)
         root = source.document.root
-        for node in [root] if root and isinstance(root.value, dict) else source.entries(root, ""):
-            if isinstance(node.value, dict):
-                yield source, node
-            else:
-                source.wrong(node, "", f"is {kind_of(node.value)}; must be a mapping")
+        if root and isinstance(root.value, dict):
+            yield source, root
+        else:
+            yield from ((source, node) for _, node in source.mappings(root, ""))
 
     def assertions(self, source: ImportedSource, node: Node | None, where: str) -> Iterator[Assertion]:
         """The assertions of a list; sets are taken apart."""
@@ -224,8 +190,8 @@ class PromptfooConfig:
             elif kind == "assert-set":
                 held = list(self.assertions(source, entry.get("assert"), where))
                 try:
-                    whole = sum(weight_of(each.value) * each.share for each in held) or 1.0
-                    share, threshold = weight_of(value) / whole, share_of(value)
+                    whole = sum(checks.weight_of(each.value) * each.share for each in held) or 1.0
+                    share, threshold = checks.weight_of(value) / whole, checks.share_of(value)
                 except Refused as refused:
                     source.wrong(entry, where, f"assert-set: {refused}")
                     continue
@@ -233,11 +199,11 @@ class PromptfooConfig:
                 for each in held:
                     yield replace(each, group=place, share=each.share * share, threshold=threshold)
             else:
-                yield Assertion(entry, source, value)
+                yield Assertion(source.place(entry), kind, value)
 
     def _followed(self, source: ImportedSource, entry: Node) -> dict[str, Any] | None:
         if not isinstance(entry.value, dict):
-            source.wrong(entry, "assert", f"is {kind_of(entry.value)}; must be a mapping with type and value")
+            source.wrong_kind(entry, "assert", "a mapping with type and value")
             return None
         reference = entry.value.get("$ref")
         if reference is None:
@@ -289,7 +255,7 @@ class PromptfooConfig:
         if not isinstance(folder := config.get(_FOLDER_KEY), str):
             return {}, {}
         place = rendered(_FROM_ENVIRONMENT.sub(r"\2", folder), {})
-        inside = files_in(self.home, place)
+        inside = imported.files_in(self.home, place)
         named = {found[2]: found[1] for name in inside if (found := _SKILL_FILE.fullmatch(name))}
         wanted = config.get("skills")
         chosen = [name for name in named if not isinstance(wanted, list) or name in wanted]
@@ -343,7 +309,7 @@ def _rows(text: str, file: str) -> Document:
             head = next(reader, [])
             while (begins := reader.line_num) < len(lines):
                 if any(cells := next(reader, [])):
-                    rows[begins] = json.dumps(test_of_row(dict(zip(head, cells, strict=False))))
+                    rows[begins] = json.dumps(_test_of_row(dict(zip(head, cells, strict=False))))
         except csv.Error as wrong:
             place = Finding(len("".join(lines[:begins])), "", f"invalid CSV: {wrong}")
             return Document(file, text, None, (place,))
@@ -351,6 +317,57 @@ def _rows(text: str, file: str) -> Document:
     joined = {number: ("," if number > first else "[") + row for number, row in rows.items()}
     listed = "\n".join(joined.get(number, "") for number in range(len(lines)))
     return json_file.parse(listed + "]" if rows else "[]", file)
+
+
+# promptfoo's names, which a cell of a table may begin with; all other cells are texts to be equal to.
+_KINDS = """agent-rubric answer-relevance bleu classifier contains contains-all contains-any contains-html contains-json
+contains-sql contains-xml context-faithfulness context-recall context-relevance conversation-relevance cost equals
+factuality finish-reason g-eval gleu guardrails icontains icontains-all icontains-any is-html is-json is-refusal is-sql
+is-valid-function-call is-valid-openai-function-call is-valid-openai-tools-call is-xml javascript latency levenshtein
+llm-rubric meteor model-graded-closedqa model-graded-factuality moderation perplexity perplexity-score pi python regex
+rouge-n ruby search-rubric similar skill-used starts-with tool-call-f1 trace-error-spans trace-span-count
+trace-span-duration trajectory webhook word-count"""
+_CELL = re.compile(r"(not-)?([a-z][a-z0-9-]*)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL)
+_PREFIXES = {"fn": "javascript", "eval": "javascript", "grade": "llm-rubric"}
+
+
+def assertion_of_cell(cell: str) -> dict[str, Any]:
+    """The assertion that a table's cell stands for, such as `icontains: yes` or `similar(0.8): hello`."""
+    prefix, colon, rest = cell.partition(":")
+    kind = _PREFIXES.get(prefix, prefix)
+    if colon and kind in ("javascript", "llm-rubric", "python"):
+        return {"type": kind, "value": rest.strip()}
+    if prefix == "file" and re.search(r"\.(py|js|cjs|mjs|ts)(:|$)", cell):
+        return {"type": "python" if ".py" in cell else "javascript", "value": cell}
+    if (found := _CELL.fullmatch(cell)) is None or found[2] not in _KINDS.split():
+        return {"type": "equals", "value": cell}
+    made: dict[str, Any] = {"type": (found[1] or "") + found[2]}
+    if found[4] and found[4].strip():
+        made["value"] = found[4].strip()
+    if found[3] or found[2] in ("latency", "cost"):
+        made["threshold"] = float(found[3] or 0.75)
+    return made
+
+
+def _test_of_row(row: dict[str, str]) -> dict[str, Any]:
+    """The test that a table's row stands for: variables by their columns, and columns that begin with `__`."""
+    row = {key.strip(): value for key, value in row.items()}
+    expected = [value.strip() for key, value in row.items() if key.startswith("__expected") and value.strip()]
+    assertions = [assertion_of_cell(cell) for cell in expected]
+    for key, value in row.items():
+        found = re.fullmatch(r"__config:__expected(\d{0,3}):threshold", key)
+        place = int(found[1] or 1) - 1 if found else -1
+        if 0 <= place < len(assertions) and re.fullmatch(r"\d*\.?\d+", value.strip()):
+            assertions[place]["threshold"] = float(value)
+    test: dict[str, Any] = {"vars": {key: value for key, value in row.items() if not key.startswith("__")}}
+    test["options"] = {key: row[f"__{key}"] for key in ("prefix", "suffix") if row.get(f"__{key}")}
+    if row.get("__description"):
+        test["description"] = row["__description"]
+    if re.fullmatch(r"\d*\.?\d+", row.get("__threshold", "").strip()):
+        test["threshold"] = float(row["__threshold"])
+    if row.get("__metric"):
+        assertions = [{**each, "metric": row["__metric"]} for each in assertions]
+    return {**test, "assert": assertions}
 
 
 _TEST_KEYS = ("description", "vars", "assert", "prompts", "options", "metadata", "threshold")
@@ -363,23 +380,18 @@ _PROVIDERS = ("providers", "targets")
 class Test:
     """One test: where it stands, what it is called and what it asserts."""
 
-    source: ImportedSource
-    node: Node
+    place: str
     where: str
     name: str
     description: str
-    assertions: tuple[Assertion, ...]
+    assertions: list[Assertion]
     options: dict[str, Any]
     threshold: Any
-
-    @property
-    def place(self) -> str:
-        return self.source.place(self.node)
 
 
 def convert(path: Path) -> Found:
     """The tasks of a configuration; raises Unimportable with everything that is wrong with the file."""
-    source, root = open_source(path, keys="prompts and tests")
+    source, root = imported.open_source(path, keys="prompts and tests")
     found = Found(source=str(path), skill_id=slug(path.resolve().parent.name) or "skill")
     found.description = " ".join((source.text(root.get("description"), "description") or "").split())
     config = PromptfooConfig(source, root, path.parent, found)
@@ -428,22 +440,23 @@ class _Cases:
             assertions += self._config.assertions(owner, holder.get("assert"), f"{where}.assert")
             self._found.leave_out_settings(owner, holder, _TEST_KEYS)
             threshold = holder.value.get("threshold", threshold)
-            variables |= _mapping(owner, holder, "vars")
-            options |= _mapping(owner, holder, "options")
-            if (said := holder.get("options")) is not None:
-                self._found.leave_out_settings(owner, said, _OPTION_KEYS, lambda key: f"options.{key}")
+            variables |= owner.mapping(holder.get("vars"), "vars")
+            options |= owner.mapping(holder.get("options"), "options")
+            self._found.leave_out_settings(owner, holder.get("options"), _OPTION_KEYS, "options.")
         self._met.update({assertion.place: assertion for assertion in assertions})
         description = " ".join((source.text(node.get("description"), f"{where}.description") or "").split())
         name = slug(description) or f"test-{number + 1}"
-        test = Test(source, node, where, name, description, tuple(assertions), options, threshold)
+        test = Test(source.place(node), where, name, description, assertions, options, threshold)
         lists = {key: value for key, value in variables.items() if isinstance(value, list) and value}
         if options.get("disableVarExpansion"):
             lists = {}
         wanted = node.get("prompts")
         names = wanted.value if wanted is not None and isinstance(wanted.value, list) else None
         chosen = [prompt for prompt in prompts if names is None or prompt.label in names]
-        if self._found.task_count + len(chosen) * prod(map(len, lists.values())) > MAX_TASKS:
-            source.wrong(node, where, f"makes more than {MAX_TASKS:,} tasks; split the configuration")
+        if self._found.task_count + len(chosen) * prod(map(len, lists.values())) > imported.MAX_TASKS:
+            source.wrong(
+                node, where, f"makes more than {imported.MAX_TASKS:,} tasks; split the configuration"
+            )
             return
         for prompt, values in product(chosen, product(*lists.values())):
             self._found.task_count += 1
@@ -455,17 +468,17 @@ class _Cases:
             home = self._config.home
             values = {key: text_of(one, home) if isinstance(one, str) else one for key, one in values.items()}
             asked = prompt.filled(values, test.options)
-            threshold = share_of({"threshold": test.threshold})
+            threshold = checks.share_of({"threshold": test.threshold})
         except Refused as refused:
             self._found.leave_out("task", test.place, what, str(refused))
             return
         said = asked.get("prompt") or json.dumps(asked["messages"])
         parts, reached = self._parts(test, Asked(values, said, self._config.home, False), threshold)
-        judged = judged_by(list(parts.values()), reached)
+        judged = checks.judged_by(list(parts.values()), reached)
         if not judged:
             why = "none of its assertions can be judged" if test.assertions else "it has nothing to judge by"
             if parts:
-                has_judge = any(part.made.judge for part in parts.values())
+                has_judge = any(part.judge for part in parts.values())
                 why = "its assertions have weight 0" if has_judge else "it has only a time limit to judge by"
             self._found.leave_out("task", test.place, what, why)
             return
@@ -474,36 +487,36 @@ class _Cases:
         if test.description:
             fields["description"] = test.description
         fields |= {**asked, **judged}
-        if seconds := [part.made.seconds for part in parts.values() if part.made.seconds]:
+        if seconds := [part.seconds for part in parts.values() if part.seconds]:
             fields["timeout_seconds"] = min(seconds)
         if self._files:
             fields["files"] = self._files
         for place, part in parts.items():
-            self._found.fixtures.update(part.made.fixtures)
-            if part.made.changed:
-                self._found.change(place, self._met[place].kind, part.made.changed)
+            self._found.fixtures.update(part.fixtures)
+            if part.changed:
+                self._found.change(place, self._met[place].kind, part.changed)
         origin = f"{test.place} ({test.where}), prompt of {prompt.origin}"
         self._found.tasks.append(ImportedTask(origin, fields))
 
     def _parts(
         self, test: Test, asked: Asked, threshold: float | None
-    ) -> tuple[dict[str, Part], float | None]:
+    ) -> tuple[dict[str, Made], float | None]:
         """What becomes of the assertions, by their places, and the mean that the task must reach.
 
         Without a threshold of its own, a test can have one set with a threshold: all else has no weight then.
         """
-        inherited = {key: test.options[key] for key in CHANGES_MEANING if key in test.options}
-        kept: list[tuple[Assertion, Made, float]] = []
+        inherited = {key: test.options[key] for key in checks.CHANGES_MEANING if key in test.options}
+        kept: list[tuple[Assertion, Made]] = []
         lost, chosen, reached = set[str](), "", threshold
         for each in test.assertions:
             in_mean = threshold is not None or each.threshold is not None
             try:
                 if each.threshold is not None and threshold is None and chosen not in ("", each.group):
                     raise Refused("a task can have one set with a threshold, and this is the second")
-                made = check_of({**inherited, **each.value}, replace(asked, scored=in_mean))
+                made = checks.check_of({**inherited, **each.value}, replace(asked, scored=in_mean))
                 if made.seconds is not None and in_mean:
                     raise Refused("a time limit cannot be part of a mean")
-                kept.append((each, made, weight_of(each.value)))
+                kept.append((each, made))
                 if "llm-rubric" in str(made.judge):
                     self._found.note("a rubric without a threshold passes from a score of 0.7 on")
                 if each.threshold is not None and threshold is None:
@@ -512,24 +525,19 @@ class _Cases:
                 lost.add(each.group if threshold is None else "")
                 self._found.leave_out("assertion", each.place, each.kind, str(refused))
         parts = {}
-        for each, made, weight in kept:
+        for each, made in kept:
             in_mean = threshold is not None or bool(chosen and each.group == chosen)
             scale = each.share if threshold is not None else float(in_mean or not chosen)
-            required = not in_mean and weight > 0
-            parts[each.place] = Part(made, weight * scale, required, str(each.value.get("metric") or ""))
+            required = not in_mean and made.weight > 0
+            parts[each.place] = replace(made, weight=made.weight * scale, required=required)
             if in_mean and (chosen if threshold is None else "") in lost:
                 self._found.change(each.place, each.kind, "the mean is that of the others that were kept")
         return parts, reached
 
 
-def _mapping(source: ImportedSource, node: Node, key: str) -> dict[str, Any]:
-    found = node.get(key)
-    if found is None or found.value is None:
-        return {}
-    if not isinstance(found.value, dict):
-        source.wrong(found, key, f"is {kind_of(found.value)}; must be a mapping of names to values")
-        return {}
-    return dict(found.value)
+def _listed(node: Node | None) -> list[Node]:
+    """The entries of a list, or what stands alone in place of one."""
+    return [] if node is None else node.items() if isinstance(node.value, list) else [node]
 
 
 def is_configuration(path: Path) -> bool:

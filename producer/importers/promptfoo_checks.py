@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -41,7 +42,7 @@ _OWN_WORDS = "a judge model is asked in Uplift's words here, not in {}"
 
 @dataclass(frozen=True)
 class Made:
-    """What an assertion becomes: a judge, or seconds that the answer may take; and how it is not what it was.
+    """What an assertion becomes: a judge, or seconds that the answer may take; how it is not what it was, and counts.
 
     `expected` and `forbidden` are texts of a `contains` judge, which several assertions can share.
     """
@@ -52,16 +53,9 @@ class Made:
     fixtures: dict[str, bytes] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Part:
-    """What an assertion becomes, and how it counts in its test."""
-
-    made: Made
-    weight: float
-    required: bool
-    name: str
+    name: str = ""
+    weight: float = 1.0
+    required: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,18 +102,19 @@ def check_of(assertion: dict[str, Any], asked: Asked) -> Made:
         if key in assertion:
             raise Refused(f"{key} changes what is judged, and has no equivalent")
     made = _made(base, assertion, asked)
+    made = replace(made, name=str(assertion.get("metric") or ""), weight=weight_of(assertion))
     if not negated:
         return replace(made, forbidden=())
     if not made.judge:
         raise Refused("no equivalent among Uplift's judges")
     texts = made.expected if base == "icontains" else made.forbidden
-    turned = {"should_match": False} if made.judge.get("type") == "regex" else None
-    judge = {**made.judge, **turned} if turned else {"not": made.judge}
+    is_regex = made.judge.get("type") == "regex"
+    judge = {**made.judge, "should_match": False} if is_regex else {"not": made.judge}
     return replace(made, judge=judge, expected=(), forbidden=texts)
 
 
 def _made(base: str, assertion: dict[str, Any], asked: Asked) -> Made:
-    value, threshold = assertion.get("value"), _number(assertion.get("threshold"))
+    value, threshold = assertion.get("value"), _number(assertion, "threshold")
     match base:
         case "contains" | "icontains":
             return _contains((asked.text(value),), base[0] == "i", asked, every=True)
@@ -161,26 +156,25 @@ def _made(base: str, assertion: dict[str, Any], asked: Asked) -> Made:
     raise Refused("no equivalent among Uplift's judges")
 
 
-def judged_by(parts: Sequence[Part], threshold: float | None) -> dict[str, Any]:
+def judged_by(parts: Sequence[Made], threshold: float | None) -> dict[str, Any]:
     """The judge of a task, or its checks and their threshold; empty where there is none that counts."""
-    judged = [part for part in parts if part.made.judge]
-    shared = [part for part in judged if part.made.expected or part.made.forbidden]
+    judged = [part for part in parts if part.judge]
+    shared = [part for part in judged if part.expected or part.forbidden]
     plain = all(part.required and part.weight == 1 and not part.name for part in shared)
-    if threshold is None and len(shared) > 1 and plain and any(part.made.expected for part in shared):
+    if threshold is None and len(shared) > 1 and plain and any(part.expected for part in shared):
         judge: dict[str, Any] = {"type": "contains"}
         for key in ("expected", "forbidden"):
-            if texts := [text for part in shared for text in getattr(part.made, key)]:
+            if texts := [text for part in shared for text in getattr(part, key)]:
                 judge[key] = list(dict.fromkeys(texts))
-        first = replace(shared[0], made=replace(shared[0].made, judge=judge))
-        judged = [first, *(part for part in judged if part not in shared)]
+        judged = [replace(shared[0], judge=judge), *(part for part in judged if part not in shared)]
     if len(judged) == 1 and threshold is None and judged[0].required:
-        return {"judge": judged[0].made.judge}
+        return {"judge": judged[0].judge}
     if not any(part.weight for part in judged):
         return {}
     taken: dict[str, int] = {}
     checks = []
     for part in judged:
-        check = dict(part.made.judge)
+        check = dict(part.judge)
         if part.name:
             check["name"] = numbered(name_of(part.name), taken)
         if part.weight != 1:
@@ -191,69 +185,13 @@ def judged_by(parts: Sequence[Part], threshold: float | None) -> dict[str, Any]:
 
 def weight_of(assertion: dict[str, Any]) -> float:
     """How much an assertion counts; raises Refused for what is no weight."""
-    weight = _number(assertion.get("weight"), "weight")
-    if weight is not None and not 0 <= weight <= 1e6:
-        raise Refused(f"weight is {kind_of(weight)}; must be from 0 to a million")
+    weight = _number(assertion, "weight", 1e6)
     return 1.0 if weight is None else weight
 
 
 def share_of(holder: dict[str, Any]) -> float | None:
     """The mean that a set or a test must reach; None where it has no such threshold; raises Refused."""
-    threshold = _number(holder.get("threshold"))
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise Refused(f"threshold is {kind_of(threshold)}; must be from 0 to 1")
-    return threshold or None
-
-
-# promptfoo's names, which a cell of a table may begin with; all other cells are texts to be equal to.
-_KINDS = """agent-rubric answer-relevance bleu classifier contains contains-all contains-any contains-html contains-json
-contains-sql contains-xml context-faithfulness context-recall context-relevance conversation-relevance cost equals
-factuality finish-reason g-eval gleu guardrails icontains icontains-all icontains-any is-html is-json is-refusal is-sql
-is-valid-function-call is-valid-openai-function-call is-valid-openai-tools-call is-xml javascript latency levenshtein
-llm-rubric meteor model-graded-closedqa model-graded-factuality moderation perplexity perplexity-score pi python regex
-rouge-n ruby search-rubric similar skill-used starts-with tool-call-f1 trace-error-spans trace-span-count
-trace-span-duration trajectory webhook word-count"""
-_CELL = re.compile(r"(not-)?([a-z][a-z0-9-]*)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL)
-_PREFIXES = {"fn": "javascript", "eval": "javascript", "grade": "llm-rubric"}
-
-
-def assertion_of_cell(cell: str) -> dict[str, Any]:
-    """The assertion that a table's cell stands for, such as `icontains: yes` or `similar(0.8): hello`."""
-    prefix, colon, rest = cell.partition(":")
-    kind = _PREFIXES.get(prefix, prefix)
-    if colon and kind in ("javascript", "llm-rubric", "python"):
-        return {"type": kind, "value": rest.strip()}
-    if prefix == "file" and re.search(r"\.(py|js|cjs|mjs|ts)(:|$)", cell):
-        return {"type": "python" if ".py" in cell else "javascript", "value": cell}
-    if (found := _CELL.fullmatch(cell)) is None or found[2] not in _KINDS.split():
-        return {"type": "equals", "value": cell}
-    made: dict[str, Any] = {"type": (found[1] or "") + found[2]}
-    if found[4] and found[4].strip():
-        made["value"] = found[4].strip()
-    if found[3] or found[2] in ("latency", "cost"):
-        made["threshold"] = float(found[3] or 0.75)
-    return made
-
-
-def test_of_row(row: dict[str, str]) -> dict[str, Any]:
-    """The test that a table's row stands for: variables by their columns, and columns that begin with `__`."""
-    row = {key.strip(): value for key, value in row.items()}
-    expected = [value.strip() for key, value in row.items() if key.startswith("__expected") and value.strip()]
-    assertions = [assertion_of_cell(cell) for cell in expected]
-    for key, value in row.items():
-        found = re.fullmatch(r"__config:__expected(\d{0,3}):threshold", key)
-        place = int(found[1] or 1) - 1 if found else -1
-        if 0 <= place < len(assertions) and re.fullmatch(r"\d*\.?\d+", value.strip()):
-            assertions[place]["threshold"] = float(value)
-    test: dict[str, Any] = {"vars": {key: value for key, value in row.items() if not key.startswith("__")}}
-    test["options"] = {key: row[f"__{key}"] for key in ("prefix", "suffix") if row.get(f"__{key}")}
-    if row.get("__description"):
-        test["description"] = row["__description"]
-    if re.fullmatch(r"\d*\.?\d+", row.get("__threshold", "").strip()):
-        test["threshold"] = float(row["__threshold"])
-    if row.get("__metric"):
-        assertions = [{**each, "metric": row["__metric"]} for each in assertions]
-    return {**test, "assert": assertions}
+    return _number(holder, "threshold", 1) or None
 
 
 def rendered(template: str, variables: dict[str, Any], known: dict[str, str | None] | None = None) -> str:
@@ -300,11 +238,17 @@ def _filled(value: Any, variables: dict[str, Any]) -> Any:
     )
 
 
-def _number(value: Any, what: str = "threshold") -> float | None:
+def _number(holder: dict[str, Any], key: str, most: float = inf) -> float | None:
+    """A number from 0 on; None where it is absent; raises Refused for anything else."""
+    value = holder.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{what} is {kind_of(value)}; must be a number")
+        raise Refused(f"{key} is {kind_of(value)}; must be a number")
+    if not 0 <= value <= most:
+        raise Refused(
+            f"{key} is {kind_of(value)}; must be from 0 {'on' if most == inf else f'to {most:,.0f}'}"
+        )
     return float(value)
 
 
@@ -362,7 +306,9 @@ def _pattern(pattern: str) -> Made:
 
 def _rubric(text: str, threshold: float | None, own_words: str) -> Made:
     judge: dict[str, Any] = {"type": "llm-rubric", "rubric": text, "sees": ["output"]}
-    if threshold is not None and 0 <= threshold <= 1:
+    if threshold is not None:
+        if threshold > 1:
+            raise Refused(f"threshold is the number {threshold:g}; must be from 0 to 1")
         judge["pass_threshold"] = threshold
     return Made(judge, _OWN_WORDS.format(f"those of {own_words}") if own_words else "")
 

@@ -1,4 +1,4 @@
-"""Bring a finished run home and find it there: artifact, trace, records, page, baselines in the cache.
+"""Bring a finished run home, find it there, and write its reports: artifact, trace, records, page, cached baselines.
 
 The files that agents left are kept beside the records, so that judges can look at them again.
 """
@@ -10,23 +10,43 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from aggregate.artifact import file
 from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, NotAnArtifact
+from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
 from aggregate.text import files
-from aggregate.text.files import write_bytes, writing
+from aggregate.text.files import exists, write_bytes, writing
 from aggregate.text.formats import plain
+from judges.errors import UpliftError
 from producer.baselines.cache import BaselineCache
-from producer.runs.reports import NoReport
-from producer.server import connect
-from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, check_run_id, finished
+from producer.server import joining
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, file_name, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
 
+if TYPE_CHECKING:
+    from aggregate.report.result_tables import Material
+
 MAX_BYTES = 256 * 1024 * 1024
+Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
+# A format's file or folder, and its module in `aggregate.report`.
+FORMATS: dict[Format, tuple[str, str]] = {
+    "html": ("report.html", "html"),
+    "md": ("report.md", "markdown"),
+    "junit": ("junit.xml", "junit"),
+    "csv": ("tables", "csv_tables"),
+    "benchmark-json": ("benchmark", "skill_creator"),
+}
+
+
+class NoReport(UpliftError):
+    """A report cannot be made: the run is not over, or its records are not where they should be."""
 
 
 class Workspaces:
@@ -180,20 +200,19 @@ def _in_one_pass(
 
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
-    check_run_id(run_id)
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:
-        for path in artifact_paths(places, run_id):
-            try:
+        try:
+            for path in artifact_paths(places, run_id):
                 with suppress(OSError):
                     file.load(path, MAX_STATE_BYTES)
-            except NotAnArtifact as problem:
-                raise NoReport(str(problem)) from None
+        except NotAnArtifact as problem:
+            raise NoReport(str(problem)) from None
         raise UnknownRun(
             f"no finished run {run_id!r} under {places.root}; `{places.command('runs')}` lists them"
         )
-    with connect.joining(places, run_id, broker) as server:
+    with joining(places, run_id, broker) as server:
         run = server.store.run(run_id)
         ended = server.store.artifacts(run_id)
         if ended is None:
@@ -229,3 +248,56 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     with writing(path) as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=3, mtime=0) as file:
         for line in lines:
             file.write(line.encode() + b"\n")
+
+
+def write_report(
+    artifacts: list[Artifact],
+    places: Places,
+    form: Format,
+    *,
+    records: Path | None = None,
+    output: Path | None = None,
+) -> list[Path]:
+    """Write one format for every candidate and return the paths; page and Markdown hold all of them.
+
+    `output` is the file or folder of a lone report; of several candidates, the folder that theirs go to.
+    """
+    several = len(artifacts) > 1
+    written = []
+    # Each by itself: the page needs no pandas, the tables do.
+    writer = import_module(f"aggregate.report.{FORMATS[form][1]}")
+    for material in _materials(artifacts, places, form, records):
+        path = places.report(material.artifact, FORMATS[form][0], several=several and not material.others)
+        if output is not None:
+            path = output / path.name if several else output
+        try:
+            written.append(writer.write(material, path))
+        except FileExistsError as problem:
+            raise NoReport(f"{problem.filename} {problem.strerror}") from None
+    return written
+
+
+def report_text(artifacts: list[Artifact], places: Places, form: Format, records: Path | None) -> str:
+    """A one-file format as text, for standard output."""
+    if form not in ("md", "junit"):
+        raise NoReport(f"--output - prints text; {form} writes files: give it a path")
+    writer = import_module(f"aggregate.report.{FORMATS[form][1]}")
+    return "".join(str(writer.text(material)) for material in _materials(artifacts, places, form, records))
+
+
+def _materials(
+    artifacts: list[Artifact], places: Places, form: Format, records: Path | None
+) -> Iterator[Material]:
+    """What each report is made of: page and Markdown hold all candidates."""
+    from aggregate.report.result_tables import Material, read_tasks
+
+    together = form in ("html", "md")
+    for artifact in artifacts[:1] if together else artifacts:
+        folder = places.root / "runs" / file_name(artifact.run_id)
+        path = records or folder / "records.jsonl.gz"
+        others = tuple(artifacts[1:]) if together else ()
+        was_run = any(one.was_run for one in (artifact, *others))
+        if was_run and not exists(path):
+            raise NoReport(f"{path}: the run's records are not there; say where they are with --records")
+        read = partial(read_jsonl, path) if was_run else list
+        yield Material(artifact, read, read_tasks(folder / "tasks.jsonl.gz"), others)

@@ -1,4 +1,4 @@
-"""One evaluation from plan to artifact, without the command line: what `uplift evaluate` and `resume` both do.
+"""A run from plan to artifact, without the command line: start it, or join one from any terminal and go on with it.
 
 The first Ctrl-C or SIGTERM stops new attempts, the second ends the command at once.
 """
@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,21 +19,26 @@ from typing import Any
 
 from aggregate.artifact.model import Artifact
 from aggregate.text.files import exists, is_file, make_folder, open_to_write
+from producer import server as servers
 from producer.baselines import fingerprints, git
 from producer.baselines.bless import with_baseline
 from producer.baselines.cache import Reuse, look_up
 from producer.display.progress import Display
 from producer.plan import Plan, make
+from producer.runs import submit as submitting
 from producer.runs.collect import collect, write
 from producer.runs.submit import check_models, submit
-from producer.runs.watch import Watch
-from producer.server import connect
-from producer.server.connect import Server, ServerNotRunning
+from producer.runs.watch import Interrupted, Watch
+from producer.server import NoServer, NoTrace, Server, ServerNotRunning
 from producer.settings.run_settings import InvalidOption, RunSettings
-from producer.state_root import Notes, Places, check_output, finished
+from producer.state_root import Notes, Places, check_output, check_run_id, finished
 from producer.suites.suite import Suite
+from workers.models.choose import asked
 from workers.store.redis_client import AWAY
-from workers.store.run_store import Store, StoredRun
+from workers.store.run_store import Store, StoredRun, UnknownRun
+
+_LAST = re.compile(r"last(?:~(\d{1,6}))?")
+_SHOWN = 5
 
 
 @contextmanager
@@ -99,7 +104,10 @@ def planned(options: RunSettings, *, run_id: str | None = None, suite: Suite | N
     named, place = options.baseline or "", options.skill_path or options.ranking or Path()
     baseline = partial(git.arm, named, place) if named.startswith(git.PREFIX) else None
     plan = make(options, run_id=run_id, suite=suite, baseline=baseline)
-    plan = replace(plan, environment=git.facts(place if place.is_dir() else place.parent))
+    environment = git.facts(place if place.is_dir() else place.parent)
+    if plan.baseline and plan.baseline.commit:
+        environment["baseline_commit"] = plan.baseline.commit
+    plan = replace(plan, environment=environment)
     return with_baseline(plan, options.baseline_artifact) if options.baseline_artifact else plan
 
 
@@ -139,7 +147,7 @@ def evaluate(plan: Plan, where: RunContext, bring: Callable[[Store], Reuse] | No
         return nothing_run(plan, where.places)
     reuse = prepare(plan, where)
     where.display.begin(plan.run_id, where.resume(plan.run_id))
-    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+    with servers.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
         if bring is not None:
             reuse = bring(server.store)
         run = submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
@@ -153,7 +161,7 @@ def detach(plan: Plan, where: RunContext, arguments: list[str]) -> None:
         supervise([*arguments, "--quiet", "--run-id", plan.run_id], plan.run_id, where.places)
         return
     reuse = prepare(plan, where)
-    with connect.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
+    with servers.for_new_run(where.places, plan.run_id, where.broker, where.worker) as server:
         submit(server, plan, reuse, say=where.display.say, resume=where.resume(plan.run_id))
 
 
@@ -188,10 +196,10 @@ def follow(run: StoredRun, server: Server, where: RunContext) -> list[Artifact]:
     if server.local is not None:
         server.local.say = where.display.say
     with stopper(where.display.say, where.resume(run.run_id), where.stop) as stop:
-        return watch(run, server, where, stop=stop)
+        return _watch(run, server, where, stop=stop)
 
 
-def watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list[Artifact]:
+def _watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list[Artifact]:
     """Watch a run to its end and collect it; a private server's data is not needed then, unless to resume the run.
 
     If another process owns the private server, it may stop it while we read; then its files are the answer.
@@ -208,10 +216,8 @@ def watch(run: StoredRun, server: Server, where: RunContext, **how: Any) -> list
         if not written:
             raise
     if server.local is not None:
-        going_on = (
-            artifact.answer and artifact.answer.next.command[:1] == ["resume"] for artifact in written
-        )
-        server.local.forget = not any(going_on)
+        next_commands = [artifact.answer.next.command for artifact in written if artifact.answer]
+        server.local.forget = not any(command[:1] == ["resume"] for command in next_commands)
     return written
 
 
@@ -232,8 +238,6 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
     It owns the private server and the worker, writes the artifact and exits.
     """
     import subprocess
-
-    from producer.server.private_server import NoServer
 
     places.check_writable()
     folder = places.run(run_id)
@@ -258,8 +262,142 @@ def supervise(arguments: list[str], run_id: str, places: Places) -> None:
 
 def _is_submitted(places: Places, run_id: str) -> bool:
     try:
-        with connect.joining(places, run_id, None) as server:
+        with servers.joining(places, run_id, None) as server:
             state = server.store.state(run_id)
     except ServerNotRunning:
         return False
     return state is not None and state.generation > 0
+
+
+# Runs that were started before
+
+
+def named(where: RunContext, text: str | None) -> str:
+    """The id of the run that is meant: `last`, `last~1`, how it begins, or nothing for the latest.
+
+    The latest is the latest of this state root, and of the broker where nothing was run here: that may be used by
+    many. An id that nobody knows stays what it is, for whoever looks for the run to say so. Raises UnknownRun.
+    """
+    wanted, known = text or "last", where.places.latest_first()
+    if wanted in known:
+        return wanted
+    last = _LAST.fullmatch(wanted)
+    if where.broker is not None and (not known or not last):
+        with closing(servers.open_server(where.broker)) as server:
+            known = list(dict.fromkeys([*known, *sorted(server.store.runs(), reverse=True)]))
+    if last:
+        number = int(last[1] or 0)
+        if number < len(known):
+            return known[number]
+        there = f"there are only {len(known)}" if known else "there is none; start one: uplift evaluate"
+        raise UnknownRun(f"no run {wanted} under {where.places.root}: {there}")
+    if wanted in known or not (begin := [run_id for run_id in known if run_id.startswith(wanted)]):
+        return check_run_id(wanted)
+    if len(begin) > 1:
+        listed = ", ".join(begin[:_SHOWN]) + (", …" if len(begin) > _SHOWN else "")
+        raise UnknownRun(f"{len(begin)} runs begin with {wanted!r}: {listed}; type more of the id")
+    return begin[0]
+
+
+def watch(run_id: str, where: RunContext) -> list[Artifact]:
+    """Follow a run; its owner, if it has one, writes the artifact, else we do."""
+    while True:
+        try:
+            with servers.joining(where.places, run_id, where.broker) as server:
+                return _watch(server.store.run(run_id), server, where)
+        except ServerNotRunning:
+            # Its owner has finished it, or has died and another process has taken it over.
+            if servers.settled_address(where.places.embedded(run_id)) is None:
+                return _at_home(run_id, where.places)
+
+
+def _at_home(run_id: str, places: Places) -> list[Artifact]:
+    """What the owner of a private server has left there; raises Interrupted or UnknownRun."""
+    artifacts = finished(places, run_id)
+    if not artifacts and servers.has_data(places.embedded(run_id)):
+        raise Interrupted(places.command("resume", run_id))
+    if not artifacts:
+        raise UnknownRun(f"no run {run_id!r} under {places.root}; `{places.command('runs')}` lists them")
+    return artifacts
+
+
+def cancel(run_id: str, where: RunContext) -> list[Artifact]:
+    """Stop new attempts for good and wait for the artifact that says so."""
+    halted = False
+
+    def halt_and_watch(server: Server) -> list[Artifact]:
+        nonlocal halted
+        run = server.store.run(run_id)
+        server.store.halt(run_id, "cancelled")
+        halted = True
+        return _watch(run, server, where)
+
+    try:
+        with servers.joining(where.places, run_id, where.broker) as server:
+            return halt_and_watch(server)
+    except ServerNotRunning:
+        artifacts = finished(where.places, run_id)
+        if artifacts and not halted:
+            raise UnknownRun(f"run {run_id!r} is over already; nothing to cancel") from None
+    if artifacts:
+        return artifacts
+    with servers.taking_over(where.places, run_id) as server:
+        return halt_and_watch(server)
+
+
+def resume(run_id: str, where: RunContext, budget_usd: float | None = None) -> list[Artifact]:
+    """Publish what has no final record and follow the run to its end.
+
+    Of a run whose result is at home, what ended in `error` is tried again: somebody has seen why, and mended that.
+    """
+    where.places.check_writable()
+    try:
+        with servers.joining(where.places, run_id, where.broker) as server:
+            return _go_on(server.store.run(run_id), server, where, budget_usd)
+    except ServerNotRunning:
+        worker = {**where.places.notes(run_id).worker, **where.worker}
+    try:
+        with servers.taking_over(where.places, run_id, worker=worker) as server:
+            return _go_on(server.store.run(run_id), server, where, budget_usd)
+    except NoTrace:
+        if artifacts := finished(where.places, run_id):  # nothing is left to do
+            return artifacts
+        raise
+
+
+def _go_on(run: StoredRun, server: Server, where: RunContext, budget_usd: float | None) -> list[Artifact]:
+    if finished(where.places, run.run_id):
+        server.store.try_errors_again(run.run_id)
+    _check_models(run, server)
+    if budget_usd is not None:
+        run = _with_budget(server.store, run, budget_usd)
+    # A private server that goes away does not come back; its owner's run is taken over.
+    insist = 0.0 if server.joined else submitting.INSIST_SECONDS
+    left = submitting.go_on(server, run, resume=where.resume(run.run_id), insist_seconds=insist)
+    where.display.say(f"{left} attempts left to run")
+    return follow(run, server, where)
+
+
+def _check_models(run: StoredRun, server: Server) -> None:
+    """Raise CannotAsk where attempts are left and nobody could make them; what is recorded stays."""
+    store, manifest = server.store, run.manifest
+    if not submitting.is_anything_left(store, run):
+        return
+    rejudged = manifest.rejudged_from is not None
+    specs = asked(manifest.models, store.tasks(run), manifest.judge_model, rejudged=rejudged)
+    if server.local is not None:
+        submitting.check_here(specs, manifest.settings)
+    else:
+        submitting.check_there(specs, manifest.settings, store.client)
+
+
+def _with_budget(store: Store, run: StoredRun, usd: float) -> StoredRun:
+    if run.manifest.budget_usd is None:
+        raise InvalidOption(f"run {run.run_id} has no budget that --budget-usd could change")
+    state = store.state(run.run_id)
+    spent = state.spent + state.assumed if state else 0.0
+    if usd <= spent:
+        raise InvalidOption(
+            f"--budget-usd is {usd:g}, but run {run.run_id} has spent {spent:.6g} already; give more"
+        )
+    return store.set_budget(run, usd)

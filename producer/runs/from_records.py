@@ -6,25 +6,17 @@ import re
 import shlex
 from pathlib import Path
 
-from aggregate.artifact import build, two_runs
+from aggregate.artifact import build, comparison
 from aggregate.artifact.model import Artifact, RunsCompared
 from aggregate.records import frames
 from aggregate.records.jsonl import RecordsError, read_jsonl
 from aggregate.records.run_info import Observer
 from aggregate.report import csv_tables
 from aggregate.text.files import exists, is_file, is_folder
+from producer import state_root
 from producer.runs.collect import write
 from producer.settings.run_settings import InvalidOption, RunSettings
-from producer.state_root import (
-    LONGEST_REMAINS,
-    Notes,
-    Places,
-    check_output,
-    check_run_id,
-    file_name,
-    finished,
-    run_of,
-)
+from producer.state_root import Notes, Places, check_run_id, file_name, finished, run_of
 from workers.store.run_store import UnknownRun
 
 
@@ -51,7 +43,7 @@ def aggregate_file(path: Path, places: Places, options: RunSettings) -> list[Art
             f"{folder} holds an earlier result; give another --state-root, or remove that: "
             f"rm -r {shlex.quote(str(folder))}"
         )
-    check_output(output, several=len(info.candidates) > 1)
+    state_root.check_output(output, several=len(info.candidates) > 1)
     artifacts = build.from_frames(info, collected)
     for artifact in artifacts if output is None else ():
         path = places.artifact(info.run_id, None, artifact.candidate_id if len(artifacts) > 1 else None)
@@ -67,7 +59,7 @@ def aggregate_file(path: Path, places: Places, options: RunSettings) -> list[Art
 def _run_id_of(path: Path) -> str:
     """A run id from a file's name; a pipe has none that says anything."""
     name = path.name.removesuffix(".gz").removesuffix(".jsonl") if is_file(path) else ""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:LONGEST_REMAINS] or "records"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[: state_root.LONGEST_REMAINS] or "records"
 
 
 def compare_runs(first: str, second: str, places: Places, *, margin: float) -> RunsCompared:
@@ -76,7 +68,7 @@ def compare_runs(first: str, second: str, places: Places, *, margin: float) -> R
     for name in (first, second):
         _check_whole(name, places)
     try:
-        return two_runs.compare(one, other, margin=margin)
+        return comparison.compare(one, other, margin=margin)
     except ValueError as problem:
         raise InvalidOption(str(problem)) from None
 

@@ -58,7 +58,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         raise UnknownRun(
             f"{places.records(earlier)}: the run's records are not there; nothing to judge again"
         )
-    options = _options(first, places, wishes)
+    options, facts = _options(first, places, wishes), first.environment.model_extra or {}
     whole = _suite(first, wishes)
     suite, warnings = _known_tasks(whole, places, earlier)
     return Plan(
@@ -75,11 +75,7 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         whole_suite=whole.tasks,
         rejudged_from=earlier,
         baseline_kind=first.baseline,
-        environment={
-            name: str(value)
-            for name, value in (first.environment.model_extra or {}).items()
-            if name.startswith("git_")
-        },
+        environment={name: str(value) for name, value in facts.items() if name.startswith("git_")},
         source=Source.of(first),
     )
 
@@ -99,9 +95,8 @@ def _note_grounds(made: Plan, places: Places) -> None:
     same = {task.id for task in made.suite.tasks if not is_other_question(task, asked[task.id])}
     now = fingerprints.of(made)
     tasks = {task: content for task, content in now.tasks.items() if task in same}
-    fingerprints.write(
-        places, made.run_id, noted.model_copy(update={"tasks": tasks, "judge_model": now.judge_model})
-    )
+    noted = noted.model_copy(update={"tasks": tasks, "judge_model": now.judge_model})
+    fingerprints.write(places, made.run_id, noted)
 
 
 def _options(first: Artifact, places: Places, wishes: RunSettings) -> RunSettings:

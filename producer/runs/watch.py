@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from judges.errors import INFRASTRUCTURE, INTERRUPTED, UpliftError
 from producer.display.snapshot import Looker, View
-from producer.server.connect import Server
+from producer.server import Server
 from producer.state_root import on_broker
 from workers.rounds.finish import finish
 from workers.store.redis_client import AWAY, INSIST_SECONDS, refuses_writes

@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +23,15 @@ from pydantic import ValidationError
 from aggregate.text import files
 from judges.errors import UpliftError
 from judges.safe_text import NotJson, did_you_mean, strict_json
+from producer.settings import run_settings
 from producer.settings.run_settings import (
     Broken,
     InvalidOption,
     RunSettings,
     Steps,
-    config_keys,
     described,
     kind_of,
     place,
-    problems,
-    refused_param,
-    unknown_key,
 )
 from producer.state_root import folders_above, nearest_state_root
 from workers.models.model import secrets
@@ -55,14 +53,16 @@ def checked(
 ) -> RunSettings:
     """The values; raises InvalidConfig with everything that is wrong, each thing after the name of its place."""
     broken = [] if secrets_allowed else list(_secrets(raw, ()))
-    broken += [((key,), unknown_key((key,))) for key in raw if key not in config_keys()]
+    broken += [
+        ((key,), run_settings.unknown_key((key,))) for key in raw if key not in run_settings.config_keys()
+    ]
     places = {steps for steps, _ in broken}
     try:
         # As JSON, because lists must become tuples while text must not become numbers.
         values = RunSettings.model_validate_json(json.dumps(raw, default=str), strict=True)
         broken += _misnamed(values)
     except ValidationError as invalid:
-        broken += [problem for problem in problems(invalid) if problem[0] not in places]
+        broken += [problem for problem in run_settings.problems(invalid) if problem[0] not in places]
     if broken:
         raise InvalidConfig("\n".join(f"{name_of(steps)}: {words}" for steps, words in broken))
     return values
@@ -72,10 +72,8 @@ def looks_secret(key: str, value: object) -> bool:
     """Whether a setting holds a secret, by its name, its look, or because the environment calls it one."""
     if not isinstance(value, str) or not value:
         return False
-    known = any(secret in value for secret in secrets(os.environ))
-    return bool(
-        known or _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
-    )
+    looks = _SECRET_KEY.search(key) or _SECRET_VALUE.search(value) or _PASSWORD_IN_URL.search(value)
+    return bool(looks) or any(secret in value for secret in secrets(os.environ))
 
 
 def _secrets(value: object, steps: Steps) -> Iterator[Broken]:
@@ -104,7 +102,7 @@ def _misnamed(values: RunSettings) -> Iterator[Broken]:
         except UnknownModel as problem:
             yield steps, str(problem)
     for name in values.params:
-        if (why := refused_param(name)) is not None:
+        if (why := run_settings.refused_param(name)) is not None:
             yield ("params", name), why
     for name in values.commands:
         try:
@@ -118,7 +116,7 @@ MAX_BYTES = 1024 * 1024
 # Variables with a meaning of their own elsewhere: workers, private programs, compose.yaml.
 OTHER_VARIABLES = (
     *("UPLIFT_CONFIG", "UPLIFT_CLAUDE", "UPLIFT_DEBUG", "UPLIFT_LEASE_SECONDS"),
-    *("UPLIFT_PREFIX", "UPLIFT_BROKER_CA"),
+    *("UPLIFT_PREFIX", "UPLIFT_BROKER_CA", "UPLIFT_POLICY"),
     *("UPLIFT_DRAIN_SECONDS", "UPLIFT_REDIS_PASSWORD", "UPLIFT_REDIS_MEMORY", "UPLIFT_MONITOR_PASSWORD"),
     *("UPLIFT_MONITOR_PORT", "UPLIFT_WORKER_MEMORY", "UPLIFT_FOLDER", "UPLIFT_USER", "UPLIFT_RESTARTS"),
     *("UPLIFT_METRICS_PORT", "UPLIFT_METRICS_ADDRESS", "UPLIFT_METRICS_TOKEN"),
@@ -140,10 +138,6 @@ class Config:
     values: RunSettings = field(default_factory=RunSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     file: Path | None = None
-
-    def flag_defaults(self) -> dict[str, Any]:
-        """Values for flags that were not given."""
-        return {name: value for name, value in self.raw.items() if kind_of(name) not in (tuple, dict)}
 
     def with_flags(self, given: Mapping[str, Any], *, without: Collection[str] = ()) -> RunSettings:
         """What a command is to do: flags win, also over limits of single models; `without` some keys of the config."""
@@ -189,9 +183,9 @@ def find(start: Path) -> Path | None:
     for folder in folders_above(start.resolve()):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
-        project = folder / "pyproject.toml"
-        if project.is_file() and _mentions_us(project):
-            return project
+        with suppress(OSError):  # most folders have none
+            if b"tool.uplift" in files.read(project := folder / "pyproject.toml", MAX_BYTES):
+                return project
     return None
 
 
@@ -227,9 +221,8 @@ def parse_tools(text: str) -> tuple[str, ...]:
 
 def variables() -> dict[str, tuple[str, ...]]:
     """Every variable that a config value can come from, with its key; what is in a table comes after the table."""
-    names = {name: (name,) for name in config_keys()} | {
-        name: ("limits", name) for name in Limits.model_fields
-    }
+    names: dict[str, tuple[str, ...]] = {name: (name,) for name in run_settings.config_keys()}
+    names |= {name: ("limits", name) for name in Limits.model_fields}
     return {described()[name].variable: steps for name, steps in names.items()}
 
 
@@ -238,13 +231,6 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     known = [*variables(), *OTHER_VARIABLES]
     unknown = [name for name in environment if name.startswith("UPLIFT_") and name not in known]
     return {name: did_you_mean(name, known) for name in sorted(unknown)}
-
-
-def _mentions_us(project: Path) -> bool:
-    try:
-        return b"tool.uplift" in files.read(project, MAX_BYTES)
-    except OSError:
-        return False
 
 
 def _of_file(path: Path) -> dict[str, Any]:

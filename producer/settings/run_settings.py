@@ -22,7 +22,7 @@ from aggregate.records.settings import Panel, ResultSettings, Setting
 from judges.errors import UpliftError
 from judges.safe_text import allowed_keys, did_you_mean, requirement
 from producer.state_root import DEFAULT_STATE_ROOT
-from workers.store.messages import CallSettings, Limits, ModelSettings, WorkerSettings
+from workers.store.messages import CallSettings, Limits, ModelSettings, Policy, ServeSettings, WorkerSettings
 
 Steps = tuple[str | int, ...]
 Broken = tuple[Steps, str]
@@ -43,7 +43,7 @@ class LimitsTable(Limits):
 _by_flag = partial(Setting, "What to compare", in_config=False)
 
 
-class RunSettings(CallSettings, WorkerSettings, ResultSettings):
+class RunSettings(CallSettings, WorkerSettings, ResultSettings, ServeSettings):
     """What a person asks for when they start a run; see `uplift evaluate --help` for what each means."""
 
     model_config = ConfigDict(defer_build=True)  # `--help` needs the fields alone
@@ -148,10 +148,8 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as invalid:
-            lines = [
-                f"{_flag_at(steps)}{' ' if words.startswith('is ') else ': '}{words}"
-                for steps, words in problems(invalid)
-            ]
+            found = [(_flag_at(steps), words) for steps, words in problems(invalid)]
+            lines = [f"{flag}{' ' if words.startswith('is ') else ': '}{words}" for flag, words in found]
             raise InvalidOption("; ".join(lines)) from None
 
     @cached_property
@@ -172,6 +170,13 @@ class RunSettings(CallSettings, WorkerSettings, ResultSettings):
         """The variables that tell a private worker how much to do at once."""
         given = {name: getattr(self, name) for name in ("in_flight", "agents")}
         return {described()[name].variable: str(value) for name, value in given.items() if value is not None}
+
+    @property
+    def policy(self) -> Policy:
+        """What a worker of this config serves: its own programs, and its own address where it has one."""
+        own, address = part(self, Policy), self.params.get("base_url")
+        urls = (*self.serve_base_urls, *([str(address)] if address else []))
+        return Policy.model_validate({**own, "serve_base_urls": urls})
 
     def check(self) -> None:
         """Raise InvalidOption for combinations that make no sense."""
@@ -247,11 +252,8 @@ def described() -> dict[str, Setting]:
 
 def config_keys() -> list[str]:
     """The keys of `uplift.toml`."""
-    return [
-        name
-        for name, setting in described().items()
-        if setting.in_config and name in RunSettings.model_fields
-    ]
+    own = RunSettings.model_fields
+    return [name for name, setting in described().items() if setting.in_config and name in own]
 
 
 def default_text(name: str) -> str:

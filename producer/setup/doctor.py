@@ -159,7 +159,7 @@ def _state_root(root: Path) -> Iterator[Check]:
 def _private_server() -> Check:
     import subprocess
 
-    from producer.server.private_server import NoServer, server_binary
+    from producer.server import NoServer, server_binary
 
     try:
         binary = server_binary()
@@ -167,9 +167,8 @@ def _private_server() -> Check:
     except NoServer as problem:
         return Check("server", "problem", str(problem), "install redis or valkey, or give --broker URL")
     except (OSError, subprocess.SubprocessError) as problem:
-        return Check(
-            "server", "problem", f"does not start: {problem}", "install another, or give --broker URL"
-        )
+        found = f"does not start: {problem}"
+        return Check("server", "problem", found, "install another, or give --broker URL")
     words = " ".join(said.stdout.split()[:3])
     return Check("server", "ok", f"each run starts its own: {words} ({binary})")
 
@@ -184,9 +183,8 @@ def _broker(url: str, *, insecure: bool) -> Iterator[Check]:
     try:
         yield from _server(client, url)
     except redis.AuthenticationError:
-        yield Check(
-            "server", "problem", f"{redacted(url)} refuses the password", "correct it in UPLIFT_BROKER"
-        )
+        found = f"{redacted(url)} refuses the password"
+        yield Check("server", "problem", found, "correct it in UPLIFT_BROKER")
     except redis.RedisError as problem:
         found = f"{redacted(url)} does not answer: {str(problem)[:200]}"
         yield Check("server", "problem", found, "start it, or correct the address")
@@ -200,12 +198,8 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
     version = str(info.get("redis_version", "0"))
     product = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {version}"
     if servers.is_too_old(version):
-        yield Check(
-            "server",
-            "problem",
-            f"{product} at {name}",
-            f"use Redis {servers.WANTED}, or Valkey: it is too old",
-        )
+        remedy = f"use Redis {servers.WANTED}, or Valkey: it is too old"
+        yield Check("server", "problem", f"{product} at {name}", remedy)
         return
     yield Check("server", "ok", f"{product} at {name}")
     try:
@@ -216,7 +210,11 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
         yield Check("persistence", "warning" if doubts else "ok", doubts[0] if doubts else kept, remedy)
     except servers.UnusableServer as problem:
         yield Check("eviction", "problem", str(problem), "set maxmemory-policy noeviction")
-    yield from _memory(info, url)
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if most and used > 0.8 * most:
+        found = f"{used / most:.0%} of the server's maxmemory is used"
+        remedy = f"raise maxmemory, or delete runs: {on_broker('uplift runs --delete RUN', url)}"
+        yield Check("memory", "warning", found, remedy)
     workers = servers.workers(client)
     if workers:
         total = sum(int(one.get("slots", 0)) for one in workers)
@@ -225,18 +223,10 @@ def _server(client: redis.Redis, url: str) -> Iterator[Check]:
         others = any(one.get("protocol", 1) != PROTOCOL for one in workers)
         remedy = "start workers of this version, or use the version that they are of" if others else ""
         yield Check("versions", "warning" if others else "ok", servers.versions(workers), remedy)
+        yield Check("serving", "ok", servers.serving(workers))
     else:
-        yield Check(
-            "workers", "warning", "none answers", f"start one with: {on_broker('uplift worker', url)}"
-        )
-
-
-def _memory(info: Mapping[str, Any], url: str) -> Iterator[Check]:
-    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    if most and used > 0.8 * most:
-        found = f"{used / most:.0%} of the server's maxmemory is used"
-        delete = on_broker("uplift runs --delete RUN", url)
-        yield Check("memory", "warning", found, f"raise maxmemory, or delete runs: {delete}")
+        remedy = f"start one with: {on_broker('uplift worker', url)}"
+        yield Check("workers", "warning", "none answers", remedy)
 
 
 def _sandbox(config: Config) -> Iterator[Check]:
@@ -244,14 +234,13 @@ def _sandbox(config: Config) -> Iterator[Check]:
 
     wanted = config.values.sandbox
     if wanted == "off":
-        yield Check(
-            "sandbox", "warning", "switched off", "set sandbox to auto where suites are not all your own"
-        )
+        remedy = "set sandbox to auto where suites are not all your own"
+        yield Check("sandbox", "warning", "switched off", remedy)
         return
     lack: Status = "problem" if wanted == "required" else "warning"
     remedy = "install bubblewrap and allow user namespaces, see docs/deployment.md"
     for name, whose, lost in (
-        ("agents", "agents", "run unconfined"),
+        ("agents", "agents", "run unconfined, with the worker's network"),
         ("sandbox", "judges that run code", "leave it the network and files"),
     ):
         tried = command.probe(for_agents=name == "agents")
@@ -259,6 +248,8 @@ def _sandbox(config: Config) -> Iterator[Check]:
             yield Check(name, "ok", f"{whose} are confined by bubblewrap")
         else:
             yield Check(name, lack, f"{whose} {lost}: {tried.why_not}", remedy)
+    if command.probe(for_agents=True).bubblewrap:
+        yield Check("network", "ok", "agents reach their provider and what is granted, and nothing else")
     facts = command.facts_inside()
     if facts.get("NoNewPrivs") == "1":
         whom = "nobody" if tried.user else "a user of its own" if os.geteuid() == 0 else "your own user"
@@ -272,5 +263,6 @@ def _sandbox(config: Config) -> Iterator[Check]:
         yield Check("system calls", "warning", found, "use Linux on x86_64 or aarch64")
     found = "none is delegated: files in memory (memfd) and agents' memory are not bounded, other memory is"
     if tried.bubblewrap and (place := limits.delegated()):
-        found = f"memory and processes of a sandbox are bounded in {place}"
+        more = ", processors" if "cpu" in (place / "cgroup.subtree_control").read_text().split() else ""
+        found = f"memory and processes{more} of a sandbox are bounded in {place}"
     yield Check("cgroup", "ok", found)

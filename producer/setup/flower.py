@@ -12,7 +12,9 @@ import base64
 import binascii
 import hmac
 import logging
+import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,14 +110,11 @@ class _Guarded(Flower):  # type: ignore[misc]  # Flower has no hints
         super().__init__(**kwargs)
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
-        if request.path == OPEN_PATH or self._login.admits(request.headers.get("Authorization", "")):
-            queue = request.path == QUEUE_PATH
-            return (
-                self.get_handler_delegate(request, _Queue)
-                if queue
-                else super().find_handler(request, **kwargs)
-            )
-        return self.get_handler_delegate(request, _Refuse)
+        if request.path != OPEN_PATH and not self._login.admits(request.headers.get("Authorization", "")):
+            return self.get_handler_delegate(request, _Refuse)
+        if request.path == QUEUE_PATH:
+            return self.get_handler_delegate(request, _Queue)
+        return super().find_handler(request, **kwargs)
 
 
 class Monitor:
@@ -140,14 +139,13 @@ class Monitor:
             raise CannotListen(f"cannot listen on {address}, port {port}: {problem.strerror}") from None
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until told to stop; ends this process, because Flower's threads try for ever to reach a lost broker."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
+        with suppress(KeyboardInterrupt):
             self._flower.start()
-        except KeyboardInterrupt:
-            pass
-        finally:
+        with suppress(KeyboardInterrupt):
             self._flower.stop()
+        os._exit(0)
 
 
 def _is_plain(text: str) -> bool:

@@ -254,9 +254,7 @@ def other_files(skill: Skill, *, without: Collection[Path] = ()) -> list[str]:
 def quoting(skill: Skill, prompts: Mapping[str, str], baseline: Skill | None = None) -> tuple[str, ...]:
     """The tasks whose prompts hold twelve words in a row of a skill's text that the baseline's does not have."""
     own = set(_phrases(skill.text)) - set(_phrases(baseline.text) if baseline else ())
-    return tuple(
-        task for task, prompt in prompts.items() if own and any(map(own.__contains__, _phrases(prompt)))
-    )
+    return tuple(task for task, prompt in prompts.items() if own and not own.isdisjoint(_phrases(prompt)))
 
 
 def _phrases(text: str) -> Iterator[tuple[str, ...]]:
@@ -268,12 +266,8 @@ def _edited(skill: Skill, leave_out: Collection[Path]) -> dict[str, bytes]:
     """The edited file under every name that it has in the folder; an edit of what stays behind is an error."""
     if skill.folder is None or skill.edited is None:
         return {}
-    file, text = skill.edited
-    names = [
-        name
-        for name, path in bundles.files(skill.folder, leave_out=leave_out).items()
-        if path.resolve() == file
-    ]
+    (file, text), inside = skill.edited, bundles.files(skill.folder, leave_out=leave_out)
+    names = [name for name, path in inside.items() if path.resolve() == file]
     if not names:
         raise InvalidSkill(f"{file} is not handed to a model with the skill; an edit of it changes nothing")
     return dict.fromkeys(names, text.encode())

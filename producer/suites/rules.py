@@ -37,17 +37,13 @@ from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, req
 from judges.spec import CHECK_KEYS, FixturePath, JudgeSpec, OneJudge, Threshold, unnamed
 from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node
-from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, Replies, Task
+from workers.store.messages import DEFAULT_TIMEOUT_SECONDS, HOST, Replies, Task
 
 Steps = tuple[str | int, ...]
-JUDGE_TYPES: tuple[str, ...] = tuple(
-    get_args(judge.model_fields["type"].annotation)[0]
-    for judge in get_args(JudgeSpec)
-    if "type" in judge.model_fields
-)
-SEES_SINCE = {
-    "1.1": ["prompt", "output"]
-}  # what an llm-rubric sees that does not say so; in "1.0" the output
+_TYPES = [judge.model_fields["type"] for judge in get_args(JudgeSpec) if "type" in judge.model_fields]
+JUDGE_TYPES: tuple[str, ...] = tuple(get_args(field.annotation)[0] for field in _TYPES)
+# What an llm-rubric sees that does not say so; in "1.0" the output.
+SEES_SINCE = {"1.1": ["prompt", "output"]}
 
 # What every dialect of patterns can say, as editors read it in the schema; `_in_any_script` says the rest.
 _ID = r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]{0,63}$"
@@ -58,6 +54,7 @@ _NOT_BLANK = r"\S"
 _PATTERNS = {
     _ID: _ID_RULE,
     _NOT_BLANK: "must hold some text",
+    HOST: "must be a host, such as docs.example.org or docs.example.org:8443",
     r"^fixtures/.": "must be a file under fixtures/, such as 'fixtures/input.csv'",
 }
 # Listing a million mistakes of one task would take gigabytes.
@@ -289,10 +286,10 @@ def wrong_files(root: Node, suite_folder: Path) -> Iterator[Finding]:
     problem_of = cache(lambda path: _wrong_file(path, home))
     for number, task in enumerate(root.items("tasks")):
         for steps, node in _named_files(task):
-            file = (
-                node.value.rpartition(":")[0] if steps[-1] == "function" and _is_fixture(node) else node.value
-            )
-            if _is_fixture(node) and file and (problem := problem_of(file)):
+            if not _is_fixture(node):
+                continue
+            file = node.value.rpartition(":")[0] if steps[-1] == "function" else node.value
+            if file and (problem := problem_of(file)):
                 yield Finding(node.start, path_of(("tasks", number, *steps)), problem)
 
 
@@ -416,9 +413,8 @@ def _wrong_file(path: str, home: Path) -> str | None:
     except OSError as failed:
         return f"{shown(path)} cannot be read: {failed.strerror}; mend or remove it"
     if not stat.S_ISREG(mode):
-        return (
-            f"{shown(path)} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; must be a file"
-        )
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        return f"{shown(path)} is {what}; must be a file"
     if not os.access(real, os.R_OK):
         return f"{shown(path)} cannot be read: Permission denied; make it readable"
     return None

@@ -85,16 +85,14 @@ def _checked(document: Document, path: Path) -> Suite:
     content = document.root.value
     defaults = content.get("defaults", {})
     sees = rules.SEES_SINCE.get(content["version"])
-    tasks = tuple(
-        Task.model_validate({**defaults, **task}, context={"sees": sees}) for task in content["tasks"]
-    )
+    tasks = ({**defaults, **task} for task in content["tasks"])
     return Suite(
         path=path,
         folder=path.parent,
         skill_id=content["skill_id"],
         version=content["version"],
         description=content.get("description", ""),
-        tasks=tasks,
+        tasks=tuple(Task.model_validate(task, context={"sees": sees}) for task in tasks),
         warnings=tuple(map(str, document.problems(_doubts(document.root)))),
         hints=tuple(map(str, document.problems(_hints(document.root)))) if sees is None else (),
     )
@@ -228,7 +226,5 @@ def located(path: Path, remarks: Mapping[str, str]) -> list[str]:
         node = task.get("id")
         if node is not None and isinstance(node.value, str) and node.value in left:
             findings.append(Finding(node.start, path_of(("tasks", number)), left.pop(node.value)))
-    return [
-        *map(str, document.problems(findings)),
-        *(f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()),
-    ]
+    nowhere = [f"{path}: task {task_id}: {remark}" for task_id, remark in left.items()]
+    return [*map(str, document.problems(findings)), *nowhere]

@@ -113,11 +113,6 @@ class _NotAValue(Exception):
     """A plain scalar that looks like a number and is none that can be used."""
 
 
-def parse_anchored(text: str, file: str) -> Document:
-    """As `parse`, with anchors, aliases and merge keys; aliases may repeat up to 100,000 values in all."""
-    return parse(text, file, repeats=MAX_REPEATED)
-
-
 def parse(text: str, file: str, events: Events = yaml_events, *, repeats: int | None = None) -> Document:
     """The text's values, None where they cannot be read to the end, and all that is wrong with it as YAML.
 
@@ -137,6 +132,10 @@ def parse(text: str, file: str, events: Events = yaml_events, *, repeats: int | 
         builder.complain(0, f"invalid YAML: {shown(str(error))}; remove it")
     builder.complain_of_characters(upto=len(text) + 1)
     return Document(file, text, root, tuple(builder.findings))
+
+
+# With anchors, aliases and merge keys; aliases may repeat so many values in all.
+parse_anchored = partial(parse, repeats=MAX_REPEATED)
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:

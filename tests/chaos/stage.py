@@ -84,7 +84,13 @@ class Stage:
         (self.folder / "data").mkdir()
         self.suite = a_suite(self.folder, self.pace.tasks)
         program = f'argv = ["sh", "-c", "sleep {self.pace.latency}; cat"]'
-        lines = ['sandbox = "off"', 'skill_mode = "prepend"', "[commands.slow]", program]
+        lines = [
+            'sandbox = "off"',
+            'least_sandbox = "off"',
+            'skill_mode = "prepend"',
+            "[commands.slow]",
+            program,
+        ]
         (self.folder / "uplift.toml").write_text("\n".join(lines))
         if self.guise == "rights":
             self.limit_rights()

@@ -15,7 +15,7 @@ from producer.baselines.cache import Reuse
 from producer.runs.collect import collect
 from producer.runs.submit import go_on, submit
 from producer.runs.watch import Watch
-from producer.server.connect import Server, open_server
+from producer.server import Server, open_server
 from producer.settings.run_settings import RunSettings
 from producer.state_root import Places
 from workers.store.keys import Keys

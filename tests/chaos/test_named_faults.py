@@ -194,10 +194,12 @@ print(prompt)
 
 
 def with_command(stage: Stage, program: str, *, name: str = "it") -> None:
-    """Declare a program as a model in the stage's folder, where the command line looks."""
+    """Declare a program as a model in the stage's folder, where the command line and its workers look."""
     (stage.folder / f"{name}.py").write_text(program)
     argv = json.dumps([sys.executable, "-I", str(stage.folder / f"{name}.py")])
-    (stage.folder / "uplift.toml").write_text(f"[commands.{name}]\nargv = {argv}\nagent = false\n")
+    (stage.folder / "uplift.toml").write_text(
+        f'least_sandbox = "off"\n[commands.{name}]\nargv = {argv}\nagent = false\n'
+    )
     stage.model = f"command:{name}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,13 +23,14 @@ import redis.asyncio
 from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion, ranges, usage
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
-from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel
+from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel, message
+from workers.models.policy import refuses
 from workers.store import keys
-from workers.store.bundles import BundleMissing, Folders
+from workers.store.bundles import MAX_TOTAL_BYTES, BundleError, BundleMissing, Folders
 from workers.store.claims import Coalescer, RunClaims
 from workers.store.keys import WORKING_SECONDS, Keys, script
-from workers.store.messages import Grid, Manifest, ModelSettings, SkillMode, Task
-from workers.store.run_store import read_manifest
+from workers.store.messages import Grid, Manifest, ModelSettings, Policy, SkillMode, Task
+from workers.store.run_store import NotServed, read_manifest, read_task
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
@@ -205,6 +205,7 @@ class Run:
     fixtures: Path | None
     skills: dict[str, Path]
     breaker: Breaker
+    policy: Policy | None = None
     models: dict[str, Model] = field(default_factory=dict)
     halted: asyncio.Event = field(default_factory=asyncio.Event)
     largest_costs: dict[str, float] = field(default_factory=dict)
@@ -238,9 +239,9 @@ class Run:
         for number, data in zip(numbers, texts, strict=True):
             if data is None:
                 raise RunGone(f"run {run_id} has lost task {number}; was the server flushed?")
-            text = zlib.decompress(data)
-            tasks[number] = Task.model_validate_json(text)
-            self.tasks.add((run_id, number), tasks[number], len(text))
+            tasks[number], size = read_task(data, run_id)
+            serve(self.policy, self.manifest, tasks[number])
+            self.tasks.add((run_id, number), tasks[number], size)
         self.tasks.shrink()
         return [tasks] * len(wanted)
 
@@ -306,11 +307,16 @@ class TaskCache(dict[tuple[str, int], Task]):
 class Runs:
     """The runs that this process has met lately."""
 
-    def __init__(self, client: redis.asyncio.Redis, owner: str, *, lease_seconds: float) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, owner: str, *, lease_seconds: float, policy: Policy | None = None
+    ) -> None:
         self._client = client
         self._owner = owner
         self._lease_seconds = lease_seconds
-        self._folders = Folders()
+        self._policy = policy
+        self._folders = Folders(
+            most_bytes=int(policy.largest_bundle_mb * 2**20) if policy else MAX_TOTAL_BYTES
+        )
         self._tasks = TaskCache()
         self._known: OrderedDict[str, Run] = OrderedDict()
         self._opening: dict[str, asyncio.Lock] = {}
@@ -343,23 +349,32 @@ class Runs:
         data = await cast("Awaitable[bytes | None]", self._client.get(Keys(run_id).manifest))
         if data is None:
             raise RunGone(f"run {run_id} is no longer in the store")
+        manifest = read_manifest(data, run_id)
+        serve(self._policy, manifest)
+        if manifest.sandbox == "auto" and self._policy and self._policy.least_sandbox == "required":
+            manifest = manifest.model_copy(update={"sandbox": "required"})
+        try:
+            fixtures = await self._folder(manifest.fixtures) if manifest.fixtures else None
+            arms = [arm for arm in manifest.arms if arm.bundle]
+            skills = {arm.name: await self._folder(arm.bundle or "") / arm.folder for arm in arms}
+        except BundleError as problem:
+            raise NotServed(f"run {run_id} is not served here: {problem}") from None
         pipe = self._client.pipeline(transaction=False)
         pipe.sadd(Keys(run_id).workers, self._owner)
         pipe.expire(Keys(run_id).workers, WORKING_SECONDS)
+        pipe.hdel(Keys(run_id).refused, self._owner)  # what was in the way, such as a full disk, is over
         await pipe.execute()
-        manifest = read_manifest(data, run_id)
         return Run(
             manifest=manifest,
+            policy=self._policy,
             grid=manifest.grid,
             claims=RunClaims(self._client, run_id, self._owner, lease_seconds=self._lease_seconds),
             client=self._client,
             breaker=Breaker(self._client, Keys(run_id).breaker),
             tasks=self._tasks,
             settings=manifest.settings,
-            fixtures=await self._folder(manifest.fixtures) if manifest.fixtures else None,
-            skills={
-                arm.name: await self._folder(arm.bundle) / arm.folder for arm in manifest.arms if arm.bundle
-            },
+            fixtures=fixtures,
+            skills=skills,
         )
 
     async def _folder(self, digest: str) -> Path:
@@ -380,6 +395,12 @@ class Runs:
         for run in self._known.values():
             await run.close()
         self._folders.close()
+
+
+def serve(policy: Policy | None, manifest: Manifest, task: Task | None = None) -> None:
+    """Raise NotServed where this worker leaves the run to others; tasks are asked about as they come here."""
+    if (why := refuses(policy, manifest, task)) is not None:
+        raise NotServed(message(f"run {manifest.run_id} is not served here: {why}"))
 
 
 def prepend(skill_text: str, prompt: str) -> str:

@@ -22,9 +22,8 @@ from judges.sandbox.bubblewrap import SandboxDescription
 from workers.models.model import ModelFailed, Request
 from workers.models.program import AgentFolders
 
-_SYSTEM = ("/etc", "/opt")  # besides what every confined process sees
+_SYSTEM = ("/etc", "/opt", "/var/lib/ca-certificates")  # besides what every confined process sees
 _SEEN_BY_ALL = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store")
-_NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/var/lib/ca-certificates")
 _SECRET = (
     *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d"),
     *("/etc/ssh", "/etc/ssl/private", "/etc/krb5.keytab"),
@@ -63,7 +62,7 @@ def confined(
         raise ModelFailed(f"{argv[0]} cannot be started: not found", hopeless=True)
     program = str(installed[0]) if installed else argv[0]
     shown = [*(_needed(installed[0]) if installed else ()), *(path.resolve() for path in readable)]
-    system = [Path(place) for place in (*_SYSTEM, *_NAMES)]
+    system = [Path(place) for place in _SYSTEM]
     reads = {str(path): path for path in (*system, *shown) if path.exists() and not path.is_symlink()}
     if request.skill is not None:
         skill = request.skill.resolve()
@@ -81,7 +80,6 @@ def confined(
         # A worker's user may be in a group that can read these; an agent has no use for them.
         hidden=tuple(place for place in _SECRET if Path(place).exists()),
         empty_bytes=_SMALL_FILESYSTEM_BYTES,
-        machines_network=True,
     )
 
 
@@ -192,4 +190,6 @@ def _lack() -> str:
 
 @lru_cache(maxsize=1)
 def _warn() -> None:
-    log.warning("%s: agents run unconfined and can read what this worker can read", _lack())
+    log.warning(
+        "%s: agents run unconfined, can read what this worker can read, and have its network", _lack()
+    )

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.judgment import Completion, usage
+from workers.models.agent_network import AgentNetwork, network_of
 from workers.models.agent_view import confined
 from workers.models.model import (
     CUT,
@@ -289,6 +290,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 DEFAULT_TOOLS = ("Bash", "Edit", "Glob", "Grep", "Read", "Skill", "Write")
 DEFAULT_MAX_TURNS = 50
+_ANTHROPIC = "https://api.anthropic.com"
 _ALLOWED = (*KEYS["claude-code"], "ANTHROPIC_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS")
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_BUNDLED_SKILLS": "1",
@@ -317,6 +319,11 @@ class ClaudeCode(Model):
         self.settings = settings
 
     async def complete(self, request: Request) -> Completion:
+        provider = self.settings.params.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL") or _ANTHROPIC
+        network = network_of(self.settings, request, [str(provider)])
+        return await network.told(self._complete(request, network))
+
+    async def _complete(self, request: Request, network: AgentNetwork) -> Completion:
         program = executable()
         if not any(os.environ.get(name) for name in KEYS["claude-code"]):
             raise ModelFailed(_NO_KEY, hopeless=True)
@@ -333,6 +340,7 @@ class ClaudeCode(Model):
                         cwd=places.workspace,
                         environment=self._environment(request, places),
                         description=view,
+                        network=network,
                         seconds=request.timeout_seconds,
                         on_line=stream.read,
                     )

@@ -23,6 +23,7 @@ from typing import Any
 from judges.judgment import Completion
 from judges.safe_text import did_you_mean
 from judges.sandbox.bubblewrap import SandboxDescription
+from workers.models.agent_network import AgentNetwork, network_of
 from workers.models.agent_view import confined, hint, is_confined
 from workers.models.model import (
     Model,
@@ -119,7 +120,9 @@ PRESETS = {
     "codex": CommandSpec(
         argv=(
             *("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "{own_sandbox}"),
-            *("--config", "openai_base_url={base_url}", "-"),
+            *("--config", "openai_base_url={base_url}"),
+            # What it asks of other hosts before it asks the model, which is none of the task's doing.
+            *("--config", "analytics.enabled=false", "--config", "features.plugins=false", "-"),
         ),
         output="jsonl",
         text_path="item.text where type=item.completed and item.type=agent_message",
@@ -128,6 +131,7 @@ PRESETS = {
         cache_read_tokens_path="usage.cached_input_tokens where type=turn.completed",
         error_path="error.message where type=turn.failed",
         environment=("CODEX_API_KEY",),
+        hosts=("chatgpt.com",),
         skill_folder="{home}/.agents/skills",
         model_argv=("--model", "{model}"),
     ),
@@ -144,6 +148,7 @@ PRESETS = {
             *("GEMINI_API_KEY", "GOOGLE_API_KEY"),
             *("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_VERTEX_BASE_URL"),
         ),
+        hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com"),
         skill_folder="{home}/.gemini/skills",
         model_argv=("--model", "{model}"),
     ),
@@ -183,6 +188,17 @@ class Command(Model):
         self._paths = _parsed_paths(spec)
 
     async def complete(self, request: Request) -> Completion:
+        network = network_of(self.settings, request, self._providers())
+        return await network.told(self._complete(request, network))
+
+    def _providers(self) -> list[str]:
+        """The hosts that the program needs: those that are declared, and where its addresses lead."""
+        addresses = [os.environ.get(name, "") for name in self.spec.environment]
+        if any("{base_url}" in part for part in self.spec.argv):
+            addresses.append(self._base_url())
+        return [*self.spec.hosts, *(one for one in addresses if one.startswith(("http://", "https://")))]
+
+    async def _complete(self, request: Request, network: AgentNetwork) -> Completion:
         if request.skill is not None and not mounts(self.spec):
             raise ModelFailed(
                 f"command {self.name} says neither skill_folder nor skill_argv; use --skill-mode prepend",
@@ -200,6 +216,7 @@ class Command(Model):
                         cwd=places.workspace,
                         environment=clean_environment(places.home, self.spec.environment),
                         description=view,
+                        network=network,
                         seconds=request.timeout_seconds,
                         on_line=partial(self._read_line, found) if self.spec.output == "jsonl" else None,
                     )

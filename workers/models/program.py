@@ -12,10 +12,11 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from judges.sandbox import bubblewrap, command
 from judges.sandbox.bubblewrap import Launch, SandboxDescription
 from judges.sandbox.limits import MIB, SandboxLimits
 from judges.sandbox.pipes import Lifeline
+from workers.models.agent_network import AgentNetwork, AgentProxy
 from workers.models.model import MAX_OUTPUT_BYTES, ModelFailed, Request, kill_group, running
 
 # A reader of lines keeps at most one; longer ones are dropped.
@@ -44,7 +46,7 @@ OnLine = Callable[[bytes], bool]
 
 # Agents build software and run browsers. Their memory is bounded where there is a cgroup for it.
 _LIMITS = SandboxLimits(memory_bytes=16384 * MIB, processes=2048, file_bytes=2048 * MIB, open_files=8192)
-_Started = tuple[asyncio.SubprocessTransport, Callable[[], None], ExitStack]
+_Started = tuple[asyncio.SubprocessTransport, Callable[[], None], AsyncExitStack]
 
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -67,16 +69,19 @@ async def run(
     cwd: Path,
     environment: Mapping[str, str],
     description: SandboxDescription | None = None,
+    network: AgentNetwork | None = None,
     seconds: float = 0.0,
     on_line: OnLine | None = None,
 ) -> EndedProgram:
     """Run a program to its end, or to its 4 MiB of output, where it is killed; confined where it is described.
 
-    A confined one may use the processors for so many seconds. With `on_line` every line of output is handed over as
-    it comes and none is kept; there is then no limit to their number. Raises ModelFailed if it cannot be started.
+    A confined one may use the processors for so many seconds, and reach what its network lets it. With `on_line` every
+    line of output is handed over as it comes and none is kept; there is then no limit to their number. Raises
+    ModelFailed if it cannot be started.
     """
     watched = _Watched(on_line)
-    starting = asyncio.create_task(_start(watched, argv, cwd, environment, description, seconds))
+    network = network or AgentNetwork()
+    starting = asyncio.create_task(_start(watched, argv, cwd, environment, description, network, seconds))
     try:
         # A start that is cancelled halfway waits for every child that holds the pipes, which may be for ever.
         transport, kill, _ = await asyncio.shield(starting)
@@ -97,7 +102,7 @@ async def run(
         await asyncio.wait([starting])
         if starting.exception() is None:
             await watched.exited.wait()
-            starting.result()[2].close()
+            await starting.result()[2].aclose()
     watched.last_line()
     code = transport.get_returncode()
     errors = bytes(watched.errors).decode("utf-8", "replace")
@@ -112,21 +117,29 @@ async def _start(
     cwd: Path,
     environment: Mapping[str, str],
     description: SandboxDescription | None,
+    network: AgentNetwork,
     seconds: float,
 ) -> _Started:
     """Start a program; returns it, what kills it, and what is held until it has ended."""
     loop = asyncio.get_running_loop()
-    start = partial(loop.subprocess_exec, lambda: watched, env=dict(environment), start_new_session=True)
-    with ExitStack() as held:
+    inside = dict(environment) | (network.environment if description else {})
+    start = partial(loop.subprocess_exec, lambda: watched, env=inside, start_new_session=True)
+    async with AsyncExitStack() as held:
         if description is None:
             transport, _ = await start(*argv, cwd=cwd, preexec_fn=_die_with_worker)
             return transport, partial(kill_group, transport.get_pid()), held.pop_all()
         lifeline, user = held.enter_context(Lifeline()), command.probe(for_agents=True).user
-        ends = {"lifeline_fd": lifeline.read_end, "work": str(cwd)}
-        rights = command.settings(_LIMITS, seconds, user=user, namespace=True, **ends)
+        ours, theirs = (held.enter_context(end) for end in socket.socketpair())
+        ends = {
+            "lifeline_fd": lifeline.read_end,
+            "sockets_fd": theirs.fileno(),
+            "ports": tuple(network.ports),
+        }
+        rights = command.settings(_LIMITS, seconds, user=user, namespace=True, work=str(cwd), **ends)
         # JavaScript reserves more addresses than any machine has memory.
         boot = bubblewrap.boot("drop_rights", replace(rights, memory_bytes=0).to_json())
-        launch = Launch([*boot, *argv], description, user, [lifeline.read_end], _LIMITS)
+        keep = [lifeline.read_end, theirs.fileno()]
+        launch = Launch([*boot, *argv], description, user, keep, _LIMITS)
         try:
             transport, _ = await start(
                 *launch.argv, cwd="/", pass_fds=launch.descriptors, preexec_fn=_give_pipes_to_nobody
@@ -135,9 +148,14 @@ async def _start(
         finally:
             launch.close()
         lifeline.handed_over()
+        theirs.close()
         if first is None:
             return transport, partial(kill_group, transport.get_pid()), held.pop_all()
         held.callback(first.close)
+        _, sockets, _, _ = await asyncio.to_thread(socket.recv_fds, ours, 1, len(network.ports))
+        if sockets:  # none come where it could not be confined, which it has said
+            proxy = AgentProxy(network, [socket.socket(fileno=one) for one in sockets])
+            held.push_async_callback(proxy.stop)
         return transport, first.kill, held.pop_all()
 
 

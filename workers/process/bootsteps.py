@@ -20,7 +20,7 @@ from workers.process.heartbeat import BEAT_SECONDS, silent_beats, start_again
 from workers.rounds.mend import LOOK_SECONDS, STANDBY_SECONDS, Mender
 from workers.store.keys import FINISH, waiting_keys
 from workers.store.redis_client import connect, is_away
-from workers.store.run_store import OtherVersion, Store
+from workers.store.run_store import NotServed, Store
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Finisher(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no 
         Finisher.taken += 1
         try:
             self._app.tasks["uplift.finish_run"].run(*args)
-        except OtherVersion as problem:
+        except NotServed as problem:
             self._app.engine.leave_to_others(args[0], problem)
         except Exception as problem:
             run_id = args[0] if args else "?"

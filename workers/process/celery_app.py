@@ -24,7 +24,7 @@ from kombu.exceptions import BatchPublishError
 from kombu.pools import ProducerPool
 
 from judges.safe_text import storable
-from workers.process.transport import MOST_AT_ONCE, Connection, Together, blocking_pool
+from workers.process.transport import FINISH_JOB, JOB, MOST_AT_ONCE, Connection, Together, blocking_pool
 from workers.store.keys import (
     FINISH,
     LANES,
@@ -37,7 +37,7 @@ from workers.store.keys import (
 )
 from workers.store.process_settings import ProcessSettings, from_environment
 from workers.store.redis_client import is_away
-from workers.store.run_store import OtherVersion
+from workers.store.run_store import NotServed
 
 if TYPE_CHECKING:
     from workers.process.engine import Batch, Engine
@@ -57,7 +57,7 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
     try:
         return run_alone(batch, engine) if batch.quarantine else engine.run_batch(batch)
-    except (Drained, OtherVersion):
+    except (Drained, NotServed):
         raise
     except Exception as problem:
         name = f"batch {batch.round} {batch.indexes[0]}"
@@ -80,18 +80,23 @@ def _ran(batch: Batch, engine: Engine) -> int:
 
 def _add_jobs(app: App) -> None:
 
-    @app.task(name="uplift.run_batch", shared=False, bind=True, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
-    def run_batch(job: Any, run_id: str, number: int, indexes: list[int], quarantine: bool = False) -> int:
+    @app.task(name=JOB, shared=False, bind=True, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    def run_batch(job: Any, *told: Any, **named: Any) -> int:
         """Run attempts and store their records; returns how many. A chord counts jobs without their results."""
-        from workers.process.engine import Batch, Drained
+        from workers.process.engine import Drained, read_batch
 
-        batch = Batch(run_id, number, tuple(indexes), quarantine)
+        try:
+            batch = read_batch(*told, **named)
+        except (TypeError, ValueError):
+            log.warning("a batch that nobody can read is thrown away")
+            return 0
+        run_id = batch.run_id
         app.engine.ended.discard(job.request.id)
         try:
             return _ran(batch, app.engine)
         except Drained:
             raise Reject("the worker is shutting down", requeue=True) from None
-        except OtherVersion as problem:
+        except NotServed as problem:
             if not app.engine.leave_to_others(run_id, problem):
                 return 0
             threading.Event().wait(random.uniform(*OTHERS_SECONDS))
@@ -104,7 +109,7 @@ def _add_jobs(app: App) -> None:
         finally:
             app.engine.ended.add(job.request.id)
 
-    @app.task(name="uplift.finish_run", shared=False, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
+    @app.task(name=FINISH_JOB, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]  # Celery has no hints
     def finish_run(run_id: str, generation: int, number: int) -> None:
         """Give errors another round, or seal the run and aggregate it."""
         from workers.rounds.finish import finish

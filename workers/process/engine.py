@@ -25,14 +25,15 @@ from workers.attempts.permits import Turns
 from workers.attempts.run_context import Bill, Question, Run, RunGone, Runs
 from workers.models.choose import absent
 from workers.models.model import kill_programs
+from workers.models.policy import serves
 from workers.process.heartbeat import BEAT_SECONDS, Heartbeat, Tally, Teller
 from workers.process.logs import at_work
-from workers.store.bundles import BundleError
+from workers.rounds.publish import LARGEST_BATCH
 from workers.store.claims import StoreResult, drop_all
 from workers.store.keys import PROTOCOL, QUARANTINE
 from workers.store.process_settings import ProcessSettings
 from workers.store.redis_client import connect, connect_insisting, tell_held
-from workers.store.run_store import OtherVersion, Store
+from workers.store.run_store import NotServed, Store
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,18 @@ class Batch:
     round: int
     indexes: tuple[int, ...]
     quarantine: bool = False
+
+
+def read_batch(run_id: str, number: int, indexes: list[int], quarantine: bool = False) -> Batch:
+    """What a message asks for; raises ValueError or TypeError where no producer can have written it."""
+    batch = Batch(run_id, number, tuple(indexes), bool(quarantine))
+    if (
+        type(run_id) is not str
+        or {type(one) for one in (number, *indexes)} != {int}
+        or len(indexes) > LARGEST_BATCH
+    ):
+        raise ValueError("no batch")
+    return batch
 
 
 class Load:
@@ -137,7 +150,8 @@ class Engine:
         self.taken: list[str] = []
         self._told: tuple[list[str], float] = ([], -math.inf)
         self.ended: set[str] = set()
-        self._unreadable: set[str] = set()
+        self._left_to_others: set[str] = set()
+        self._serves = serves(settings.policy)
         self.load = Load()
         self.done = 0
         self._progress = (0, time.monotonic())
@@ -148,7 +162,9 @@ class Engine:
         self._client = connect_insisting(settings.broker)
         self.tally = Tally()
         self.turns = Turns(self._client, settings, self.tally.retried, self.waits)
-        self.runs = Runs(self._client, self.name, lease_seconds=settings.lease_seconds)
+        self.runs = Runs(
+            self._client, self.name, lease_seconds=settings.lease_seconds, policy=settings.policy
+        )
         self._tasks: set[asyncio.Task[int]] = set()
         self.draining = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="uplift-loop", daemon=True)
@@ -189,6 +205,7 @@ class Engine:
             "done": self.done,
             "stalled": round(now - self._progress[1], 1),
             "lacks": absent(os.environ),
+            "serves": self._serves,
         }
 
     def waits(self, run: Run) -> AbstractContextManager[None]:
@@ -226,12 +243,12 @@ class Engine:
         """
         return int(self._wait(self._tracked(batch, give_up)))
 
-    def leave_to_others(self, run_id: str, why: OtherVersion) -> bool:
-        """Note that this worker cannot read a run, with one line; False where the run is over, so that nobody need."""
-        if run_id not in self._unreadable:
-            self._unreadable.add(run_id)
+    def leave_to_others(self, run_id: str, why: NotServed) -> bool:
+        """Note that this worker leaves a run, with one line; False where the run is over."""
+        if run_id not in self._left_to_others:
+            self._left_to_others.add(run_id)
             log.warning("%s; its batches are left to other workers", why, extra={"run": run_id})
-        return Store(self.client).refuse(run_id, self.name)
+        return Store(self.client).refuse(run_id, self.name, why)
 
     def drain(self) -> None:
         """Give back everything that is still running: cancel, drop the claims, let the batches be requeued.
@@ -289,6 +306,9 @@ class Engine:
         at_work.set((batch.run_id, None))
         try:
             async with self.runs.use(batch.run_id) as run:
+                if not all(0 <= index < run.grid.attempts for index in batch.indexes):
+                    log.warning("a batch of attempts that run %s does not have is thrown away", batch.run_id)
+                    return 0
                 questions = await run.questions(batch.indexes)
                 self.check_draining()
                 for model in {question.model for question in questions}:
@@ -299,7 +319,7 @@ class Engine:
                     return await self._all(run, batch, questions, give_up)
                 finally:
                     self.load.remove(share)
-        except (RunGone, BundleError) as problem:
+        except RunGone as problem:
             log.warning("batch of run %s is left out: %s", batch.run_id, problem)
             return 0
 

@@ -15,8 +15,9 @@ from workers.process.logs import JsonLines, is_json, write_json
 from workers.rounds.child_process import TRY_AGAIN, leave_with_parent
 from workers.store.process_settings import from_environment
 from workers.store.redis_client import is_away
+from workers.store.run_store import NotServed
 
-HANDED_BACK = 77
+HANDED_BACK, LEFT_TO_OTHERS = 77, 78
 LOOK_SECONDS = 0.2
 DROP_SECONDS = 15.0
 # Each is a Python of its own: a worker that died twice with many attempts in flight would start as many at once.
@@ -64,6 +65,8 @@ def _in_a_child(batch: Batch, worker: Engine) -> int:
         out = child.stdout.read() if child.stdout is not None else b""
     if child.returncode == HANDED_BACK:
         raise Drained
+    if child.returncode == LEFT_TO_OTHERS:
+        raise NotServed(out.decode())
     if child.returncode == TRY_AGAIN:
         raise redis.ConnectionError("the server was away, or refused to write")
     if child.returncode:
@@ -83,6 +86,9 @@ def main(message: str, *log_format: str) -> None:
     except Drained:
         leaving.join(DROP_SECONDS)  # it drops the claim and ends the process
         raise SystemExit(HANDED_BACK) from None
+    except NotServed as problem:
+        sys.stdout.write(str(problem))
+        raise SystemExit(LEFT_TO_OTHERS) from None
     except Exception as problem:
         if not is_away(problem):
             raise

@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 import time
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
@@ -32,6 +33,9 @@ MOST_AT_ONCE = 500
 # Whoever finds no connection free waits for one; the pools of kombu and Celery would raise.
 blocking_pool = partial(redis.BlockingConnectionPool, timeout=30)
 CLOSED_SECONDS = 0.1
+JOB, FINISH_JOB = "uplift.run_batch", "uplift.finish_run"
+_TEXTS = ("group", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin")
+_UNUSED = ("eta", "expires", "retries", "shadow", "stamps", "stamped_headers", "replaced_task_nesting")
 _OURS = frozenset((*LANES, QUARANTINE))
 
 
@@ -214,10 +218,12 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         return [(text, name.decode()) for text, name in zip(taken[::2], taken[1::2], strict=True)]
 
     def _read(self, text: bytes) -> Any:
-        """A message as kombu delivers it; None for one that kombu cannot read, which is forgotten on the server too."""
+        """A message as kombu delivers it; None for one that nobody can read, which is forgotten on the server too."""
         try:
             message = loads(bytes_to_str(text))
             self.Message(message, channel=self)
+            if self.qos.noted and not _is_job(message):
+                raise ValueError("no job of ours")
         except (ValueError, TypeError, LookupError, AttributeError):
             tag = json.loads(text)["properties"]["delivery_tag"]  # take.lua has read as much
             self._create_client().pipeline().zrem(self.unacked_index_key, tag).hdel(
@@ -232,6 +238,33 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         return redis.Redis(connection_pool=self._create_client().connection_pool).register_script(
             script("take")
         )
+
+
+def _is_job(message: dict[str, Any]) -> bool:
+    """Whether a message is what Celery makes of a batch.
+
+    Celery takes it for granted: a type that is wrong ends the worker, or costs it the room for a batch for ever.
+    """
+    headers, (args, named, about) = message["headers"], json.loads(b64decode(message["body"], validate=True))
+    chord = about.get("chord") or {"task": FINISH_JOB, "args": [], "kwargs": {}, "options": {}}
+    texts = [headers.get(name) for name in _TEXTS] + list(chord["options"].values())
+    unused = [headers.get(name) for name in _UNUSED] + [
+        about.get(name) for name in ("callbacks", "errbacks", "chain")
+    ]
+    forms = (headers["task"], message["content-type"], message["content-encoding"], chord["task"])
+    kinds = (
+        type(headers["id"]),
+        type(headers.get("group_index") or 0),
+        type(args),
+        type(named),
+        type(chord["args"]),
+    )
+    return (
+        forms == (JOB, "application/json", "utf-8", FINISH_JOB)
+        and kinds == (str, int, list, dict, list)
+        and not any([*unused, *(headers.get("timelimit") or ()), chord["kwargs"], chord.get("subtask_type")])
+        and all(isinstance(text, str | None) for text in texts)
+    )
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]  # as above

@@ -197,7 +197,7 @@ def aggregate_here(run_id: str, generation: int) -> int:
 
 def look_here(run_id: str) -> int:
     """Print as JSON whether the run's statistics allow it to stop; the exit code is as of `aggregate_here`."""
-    from aggregate.artifact import sequential
+    from aggregate.artifact import build
     from aggregate.records import frames
 
     store = Store(connect(from_environment().broker))
@@ -209,7 +209,7 @@ def look_here(run_id: str) -> int:
             raise
         sys.stderr.write(f"{problem}\n")
         return TRY_AGAIN
-    stop, reason = sequential.settled(info, attempts)
+    stop, reason = build.settled(info, attempts)
     sys.stdout.write(json.dumps({"stop": stop, "reason": reason}))
     return 0
 

@@ -20,8 +20,8 @@ import redis
 
 from workers.rounds.publish import publish_batches, send_finish
 from workers.store.keys import MENDER, PROTOCOL, QUARANTINE, UNACKED, UNACKED_INDEX, script, waiting_keys
-from workers.store.redis_client import held_messages, is_away, versions, workers
-from workers.store.run_store import Look, OtherVersion, Store, UnknownRun
+from workers.store.redis_client import held_messages, is_away, serving, versions, workers
+from workers.store.run_store import Look, NotServed, Store, UnknownRun
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -94,8 +94,8 @@ class Mender:
                     self._mend(run_id, look)
             except UnknownRun:  # deleted meanwhile
                 continue
-            except OtherVersion:
-                self._store.refuse(run_id, self.name)
+            except NotServed as problem:
+                self._store.refuse(run_id, self.name, problem)
                 if {str(beat["name"]) for beat in _able(look, beats)} - {self.name}:
                     return self._step_aside()
             except Exception as problem:  # one odd run must not keep all others from being mended
@@ -149,7 +149,7 @@ class Mender:
             self._search(run_id, look, quiet)
 
     def _end_unserved(self, looks: dict[str, Look], beats: list[dict[str, Any]]) -> None:
-        """End runs that none of the workers has been able to read for a minute; with none alive they wait."""
+        """End runs that all workers have left to others for a minute; with none alive they wait."""
         now = self.clock()
         self._unserved = {
             run_id: self._unserved.get(run_id, now)
@@ -158,7 +158,10 @@ class Mender:
         }
         for run_id, since in self._unserved.items():
             if now - since > UNSERVED_SECONDS:
+                reasons = sorted({*looks[run_id].refused.values()} - {""})
                 why = f"no worker can read this run, which another version began; there are {versions(beats)}"
+                if reasons:
+                    why = f"no worker serves this run; there are {serving(beats)}: {'; '.join(reasons[:3])}"
                 log.warning("run %s: %s", run_id, why, extra={"run": run_id})
                 self._store.set_trouble(run_id, looks[run_id].generation, why)
 
@@ -231,7 +234,7 @@ class Mender:
 
 
 def _able(look: Look, beats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The workers that may be able to read a run: they speak its protocol, and have not refused it."""
+    """The workers that may serve a run: they speak its protocol, and have not left it to others."""
     return [
         beat
         for beat in beats

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from celery import Celery, Signature
 
 NAMED_TASKS = 3
+LARGEST_BATCH = 50
 
 # 0 is the highest that Redis transports know; workers take the higher ones of all lanes first.
 PRIORITIES = {"high": 0, "normal": 3, "low": 6}
@@ -78,7 +79,7 @@ def _signatures(
 
 def batch_size(attempts: int) -> int:
     """Small runs spread over workers one attempt at a time; large ones save messages."""
-    return max(1, min(50, attempts // 200))
+    return max(1, min(LARGEST_BATCH, attempts // 200))
 
 
 def batches_of(indexes: list[int]) -> list[list[int]]:

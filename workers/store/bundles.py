@@ -123,19 +123,22 @@ def files(folder: Path, *, leave_out: Collection[Path] = ()) -> dict[str, Path]:
         raise BundleInvalid(f"{folder}: cannot be read: {error}") from error
 
 
-def unpack(data: bytes, into: Path, *, digest: str | None = None) -> None:
+def unpack(data: bytes, into: Path, *, digest: str | None = None, most_bytes: int = MAX_TOTAL_BYTES) -> None:
     """Write a bundle's files below `into`, which is made if need be; stop at the first thing out of bounds.
 
     With a `digest`, data of another content is refused. After an error `into` may hold some of the files.
     """
     try:
-        plain = _inflated(data)
+        plain = inflated(data, min(most_bytes, MAX_TOTAL_BYTES) + _TAR_OVERHEAD)
         if digest is not None and hashlib.sha256(plain).hexdigest() != digest:
             raise BundleInvalid(f"the bundle's content is not that of digest {digest}")
         into.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             for count, member in enumerate(tar, start=1):
                 _check_count(count)
+                most_bytes -= member.size
+                if most_bytes < 0:
+                    raise BundleTooLarge("unpacks to more than is allowed")
                 _write(tar, member, into)
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
         raise BundleInvalid(f"not a bundle: {error}") from error
@@ -143,13 +146,12 @@ def unpack(data: bytes, into: Path, *, digest: str | None = None) -> None:
         raise BundleInvalid(f"cannot unpack a bundle into {into}: {error.strerror or error}") from error
 
 
-def _inflated(data: bytes) -> bytes:
+def inflated(data: bytes, most: int) -> bytes:
     """The plain bytes of compressed data, refusing to grow past the limit."""
-    most = MAX_TOTAL_BYTES + _TAR_OVERHEAD
     inflating = zlib.decompressobj()
     plain = inflating.decompress(data, most + 1)
     if len(plain) > most:
-        raise BundleTooLarge(f"unpacks to more than {MAX_TOTAL_BYTES} bytes")
+        raise BundleTooLarge(f"unpacks to more than {most} bytes")
     if not inflating.eof:
         raise EOFError("it ends too early")
     return plain
@@ -161,8 +163,9 @@ class Folders:
     Safe to use from several threads. `open` writes to disk: a coroutine calls it in a thread.
     """
 
-    def __init__(self, parent: Path | None = None) -> None:
+    def __init__(self, parent: Path | None = None, most_bytes: int = MAX_TOTAL_BYTES) -> None:
         self._parent = parent
+        self._most_bytes = most_bytes
         self._root: Path | None = None
         self._ready: dict[str, Path] = {}
         self._lock = threading.Lock()
@@ -194,7 +197,7 @@ class Folders:
             atexit.register(_remove_in, os.getpid(), self._root)
         folder = self._root / digest
         try:
-            unpack(data, folder, digest=digest)
+            unpack(data, folder, digest=digest, most_bytes=self._most_bytes)
         except BundleError:
             remove(folder)
             raise

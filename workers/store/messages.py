@@ -10,6 +10,7 @@ first, then attempt 2, and so on; arms alternate fastest. A unit is a (task, mod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -20,7 +21,12 @@ from judges.spec import MAX_CHECKS, JudgeSpec, OneJudge, Rubric, Threshold, unna
 from workers.store.keys import PROTOCOL
 
 DEFAULT_TIMEOUT_SECONDS = 300
+MOST_ATTEMPTS = 10_000_000  # whoever ends or mends a run lists them
 SkillMode = Literal["prepend", "mount"]
+Network = Literal["provider", "open"]
+# A host, with a port where it is not that of HTTP or HTTPS.
+HOST = r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?$"
+Host = Annotated[str, Field(pattern=HOST)]
 
 
 class _Message(BaseModel):
@@ -70,6 +76,7 @@ class Task(_Message):
     tier: str | None = None
     tags: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    network: Annotated[tuple[Host, ...], Field(exclude_if=lambda hosts: not hosts)] = ()
     replies: Replies | None = None
     should_trigger: bool | None = None
 
@@ -138,6 +145,7 @@ class CommandSpec(_Message):
     ok_exit_codes: tuple[int, ...] = (0,)
     busy_exit_codes: tuple[int, ...] = ()
     readable: tuple[str, ...] = ()
+    hosts: Annotated[tuple[Host, ...], Field(exclude_if=lambda hosts: not hosts)] = ()
     agent: bool = True
 
 
@@ -194,6 +202,14 @@ class CallSettings(_Message):
         tuple[str, ...] | None,
         Setting("Models", "Tools that claude-code may use, between commas; empty for none.", "LIST"),
     ] = None
+    network: Annotated[
+        Network,
+        Setting(
+            "Models",
+            "What confined agents may reach: their provider and what a task names, or open (the internet).",
+            "WHAT",
+        ),
+    ] = "provider"
     commands: Annotated[
         dict[str, CommandSpec], Setting("Models", "Programs that stand for models.", in_evaluate=False)
     ] = {}
@@ -299,6 +315,61 @@ class WorkerSettings(SharedSettings):
     ] = "normal"
 
 
+_serves = partial(Setting, "What a worker serves", in_evaluate=False)
+
+
+class ServeSettings(BaseModel):
+    """The settings of a worker: what it does for whoever can write to its broker."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    serve_models: Annotated[
+        tuple[str, ...] | None,
+        _serves(
+            "Only these models, judges' included: a kind such as anthropic, or a spec with *; may repeat.",
+            "SPEC",
+            "--serve-model",
+            default="mock, sim, replay, programs of its own config, and those it has the program and the key for",
+        ),
+    ] = None
+    serve_judges: Annotated[
+        tuple[str, ...] | None,
+        _serves("Only these judges, by type; may repeat.", "TYPE", "--serve-judge", default="all"),
+    ] = None
+    serve_base_urls: Annotated[
+        tuple[str, ...],
+        _serves(
+            "An address that models may be asked at, beside the vendors'; may repeat.",
+            "URL",
+            "--serve-base-url",
+        ),
+    ] = ()
+    serve_hosts: Annotated[
+        tuple[str, ...],
+        _serves(
+            "A host that a run may open to agents; * is any, and an open network; may repeat.",
+            "HOST",
+            "--serve-host",
+        ),
+    ] = ()
+    least_sandbox: Annotated[
+        Sandbox,
+        _serves(
+            "The least sandbox: required also confines runs that ask for auto; off takes any run.", "WHEN"
+        ),
+    ] = "auto"
+    largest_bundle_mb: Annotated[
+        float, Field(gt=0), _serves("The largest skill, or fixtures of a suite, unpacked.", "NUMBER")
+    ] = 64
+    largest_run: Annotated[int, Field(ge=1), _serves("The most attempts of a run.", "NUMBER")] = 1_000_000
+
+
+class Policy(ServeSettings):
+    """What a worker process is told of it, with the programs that its own config declares."""
+
+    commands: dict[str, CommandSpec] = {}
+
+
 class Manifest(WorkerSettings):
     """All that workers need to know of a run, apart from its tasks, which are fetched one by one.
 
@@ -309,13 +380,19 @@ class Manifest(WorkerSettings):
     format_version: Literal[4] = PROTOCOL
     run_id: str
     created_at: str
-    task_count: int
-    arms: tuple[Arm, ...]
+    task_count: Annotated[int, Field(ge=1)]
+    arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     fixtures: str | None = None
     settings: ModelSettings = ModelSettings()
     rejudged_from: str | None = None
     has_answers: bool = False
     lane: str
+
+    @model_validator(mode="after")
+    def _can_be_counted(self) -> Self:
+        if self.grid.attempts > MOST_ATTEMPTS:
+            raise ValueError(f"must not have more than {MOST_ATTEMPTS:,} attempts")
+        return self
 
     @property
     def grid(self) -> Grid:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from aggregate.text.formats import plain
 from judges.errors import UpliftError
 from workers.store.claims import LEASE_SECONDS
 from workers.store.keys import DAY_SECONDS, checked_broker
+from workers.store.messages import Policy
+
+POLICY = "UPLIFT_POLICY"  # JSON: what a worker serves, with its programs; null for a private one, which obeys its runs
 
 
 class InvalidSetting(UpliftError, ValueError):
@@ -25,6 +31,7 @@ class ProcessSettings:
     agent_in_flight: int = 2
     lease_seconds: float = LEASE_SECONDS
     drain_seconds: float = 8.0
+    policy: Policy | None = field(default_factory=Policy)
 
     @property
     def threads(self) -> int:
@@ -41,7 +48,15 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ProcessSett
         agent_in_flight=_number(environment, "UPLIFT_AGENT_IN_FLIGHT", os.cpu_count() or 1),
         lease_seconds=_seconds(environment, "UPLIFT_LEASE_SECONDS", LEASE_SECONDS, least=1),
         drain_seconds=_seconds(environment, "UPLIFT_DRAIN_SECONDS", 8.0, least=0),
+        policy=_policy(environment.get(POLICY) or "{}"),
     )
+
+
+def _policy(text: str) -> Policy | None:
+    try:
+        return None if text == "null" else Policy.model_validate_json(text)
+    except ValidationError as problem:
+        raise InvalidSetting(f"{POLICY}: {plain(str(problem), 300)}") from None
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

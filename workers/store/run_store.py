@@ -25,9 +25,10 @@ from pydantic import BaseModel, ValidationError
 from aggregate.formulas.verdict import WEAK_BASELINE
 from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, RunInfo
-from aggregate.text.formats import rate
+from aggregate.text.formats import plain, rate
 from judges.errors import UpliftError
 from workers.store import keys as names
+from workers.store.bundles import BundleTooLarge, inflated
 from workers.store.claims import MOST_BYTES
 from workers.store.keys import DAY_SECONDS, PROTOCOL, RUNS, WORKING_DAYS, WORKING_SECONDS, Keys, script
 from workers.store.messages import Grid, Manifest, Task
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 KEEP_DAYS = 2
 MAX_TRIES = 3
 COMPRESSED_BYTES = 1000
+MOST_TASK_BYTES = 64 << 20
 _PAGE = 500
 _FIRST_PAGE = 2
 
@@ -55,7 +57,11 @@ class UnknownRun(UpliftError):
     """No run of this name is in the store."""
 
 
-class OtherVersion(UpliftError):
+class NotServed(UpliftError):
+    """This worker leaves the run to others, for the reason given."""
+
+
+class OtherVersion(NotServed):
     """The run was begun by a version of Uplift whose runs this one cannot read."""
 
 
@@ -118,7 +124,7 @@ class Look:
     """What whoever mends sees of a run that has no artifacts yet; while it stays the same, nothing happens.
 
     Attempts below `published` have been sent; `finishing` while some process ends the round. `refused` are the workers
-    that cannot read it.
+    that leave it to others, each with its reason, which is empty where it is of another version.
     """
 
     protocol: int
@@ -130,7 +136,7 @@ class Look:
     recorded: int
     in_flight: int
     finishing: bool
-    refused: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def pack(record: AttemptRecord) -> bytes:
@@ -150,14 +156,26 @@ def pack_task(task: Task) -> bytes:
 def read_manifest(data: bytes, run_id: str) -> Manifest:
     """A run's manifest; raises OtherVersion for one that this version cannot read."""
     try:
-        return Manifest.model_validate_json(data)
+        manifest = Manifest.model_validate_json(data)
     except ValidationError as problem:
+        raise _other_version(run_id, problem) from None
+    if manifest.run_id != run_id:
+        raise _other_version(run_id, ValueError("run_id: another run's"))
+    return manifest
+
+
+def read_task(data: bytes, run_id: str) -> tuple[Task, int]:
+    """A task as it is stored, and its size; raises OtherVersion for one that this version cannot read."""
+    try:
+        text = inflated(data, MOST_TASK_BYTES)
+        return Task.model_validate_json(text), len(text)
+    except (ValidationError, zlib.error, EOFError, BundleTooLarge) as problem:
         raise _other_version(run_id, problem) from None
 
 
 def _other_version(run_id: str, problem: Exception) -> OtherVersion:
     first = problem.errors(include_url=False)[0] if isinstance(problem, ValidationError) else None
-    what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:200] if first else str(problem)[:200]
+    what = plain(f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(problem), 200)
     return OtherVersion(
         f"run {run_id} was begun by another version of Uplift ({what}); use that version for it, or start it again"
     )
@@ -289,11 +307,7 @@ class Store:
         for _, data in self._values(Keys(run_id).tasks, map(str, range(run.manifest.task_count))):
             if data is None:
                 raise UnknownRun(f"run {run_id!r} has lost tasks; the server was flushed or evicted keys")
-            try:
-                task = Task.model_validate_json(zlib.decompress(data))
-            except (zlib.error, ValidationError):
-                raise UnknownRun(f"run {run_id!r} has a task that cannot be read; start it again") from None
-            yield task
+            yield read_task(data, run_id)[0]
 
     def _values(self, key: str, fields: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Values of a hash, as many at a time as come to about MOST_BYTES, going by those before."""
@@ -361,7 +375,7 @@ class Store:
         for index, value in errors.items():
             if int(value.split(b" ", 1)[0]) < most:
                 recorded.discard(int(index))
-        return [index for index in range(end) if index not in recorded]
+        return [index for index in range(min(end, run.grid.attempts)) if index not in recorded]
 
     def _most_tries(self, run_id: str) -> int:
         """How often an attempt may end in `error`: more in a run whose errors were to be tried again."""
@@ -402,7 +416,7 @@ class Store:
             pipe.hlen(keys.records)
             pipe.zcount(keys.claims, seconds * 1000, "+inf")
             pipe.exists(keys.finishing)
-            pipe.smembers(keys.refused)
+            pipe.hgetall(keys.refused)
         answers = iter(pipe.execute(raise_on_error=False))
         looks = {}
         for run_id, *of_run in zip(run_ids, *[answers] * 5, strict=True):
@@ -430,7 +444,10 @@ class Store:
         if look.recorded >= manifest.grid.attempts:
             return behind
         recorded = {int(index) for index in cast("list[bytes]", self.client.hkeys(keys.records))}
-        return [*behind, *(index for index in range(look.published) if index not in recorded)]
+        return [
+            *behind,
+            *(index for index in range(min(look.published, manifest.grid.attempts)) if index not in recorded),
+        ]
 
     def claimed(self, run_id: str) -> set[int]:
         """Attempts that some worker is at."""
@@ -516,11 +533,11 @@ class Store:
         pipe.delete(keys.artifacts, keys.breaker, keys.handed_back, keys.refused)
         return int(pipe.execute()[0])
 
-    def refuse(self, run_id: str, worker: str) -> bool:
-        """Note that a worker cannot read the run; whether the run goes on, so that others are to be asked."""
+    def refuse(self, run_id: str, worker: str, problem: NotServed) -> bool:
+        """Note that a worker leaves the run to others; whether the run goes on, so that others are to be asked."""
         keys = Keys(run_id)
         pipe = self.client.pipeline()
-        pipe.sadd(keys.refused, worker)
+        pipe.hset(keys.refused, worker, "" if isinstance(problem, OtherVersion) else str(problem))
         pipe.expire(keys.refused, WORKING_SECONDS)
         pipe.hmget(keys.state, "generation", "trouble")
         generation, trouble = pipe.execute()[2]
@@ -592,7 +609,7 @@ def _look(
     recorded: int,
     in_flight: int,
     finishing: int,
-    refused: set[bytes],
+    refused: dict[bytes, bytes],
 ) -> Look | None:
     """What the server answered of a run without artifacts; None for one that waits for a person."""
     protocol, generation, number, halt, sealed, published, trouble = (value or b"" for value in state)
@@ -608,7 +625,7 @@ def _look(
         recorded,
         in_flight,
         bool(finishing),
-        frozenset(name.decode() for name in refused),
+        {name.decode(): why.decode() for name, why in refused.items()},
     )
 
 

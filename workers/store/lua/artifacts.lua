@@ -12,6 +12,6 @@ redis.call('HSET', STATE, 'trouble', '')
 -- A run that was halted keeps those of errors: its resume tries them again, and must not do so twice at a time.
 for _, index in ipairs(redis.call('ZRANGE', CLAIMS, 0, -1)) do
   local recorded = redis.call('HEXISTS', RECORDS, index) == 1
-  if recorded and (state[3] == '' or redis.call('HEXISTS', ERRORS, index) == 0) then release(index) end
+  if recorded and (state[3] == '' or redis.call('HEXISTS', ERRORS, index) == 0) then release(index, select(2, holder(index))) end
 end
 return 1

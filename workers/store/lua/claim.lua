@@ -9,14 +9,16 @@
 local now, RECORDS, ERRORS, DEATHS = milliseconds(), unpack(KEYS, 6, 8)
 local lease, round, quarantine = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local estimate, unseen, me = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6]
-local state = redis.call('HMGET', STATE, 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed', 'generation')
+local state = redis.call('HMGET', STATE, 'halt', 'sealed', 'budget', 'spent', 'reserved', 'assumed', 'generation',
+  'token')
 local gone = state[1] == false and state[2] == false
 local halted = gone or (state[1] and state[1] ~= '') or state[2] == '1'
 local budget = tonumber(state[3] or '')
 -- Ten cents ten times are a hair more than a dollar: rounding must not refuse the last attempt.
 local limit = budget and budget * (1 + 1e-9)
 local spent, reserved = tonumber(state[4] or 0) + tonumber(state[6] or 0), tonumber(state[5] or 0)
-local answers, counted = {}, false
+local answers, counted, token = {}, false, tonumber(state[8] or 0)
+local anybody_died = redis.call('EXISTS', DEATHS) == 1
 
 -- What is reserved by attempts that are really in flight. Adding and taking away leaves traces of rounding, and
 -- those of a dead worker are in flight no longer; each is assumed once.
@@ -34,8 +36,8 @@ local function live_reserves()
   return sum
 end
 
-local function go(token, deaths, errors)
-  return {'go', token, 1 + deaths + errors, errors, tonumber(state[7] or 0)}
+local function go(its_token, deaths, errors)
+  return {'go', its_token, 1 + deaths + errors, errors, tonumber(state[7] or 0)}
 end
 
 local function claim(index)
@@ -48,20 +50,24 @@ local function claim(index)
     if tonumber(last) >= round then return {'final'} end
     errors = tonumber(count)
   end
-  local deaths = tonumber(redis.call('HGET', DEATHS, index) or 0)
+  local deaths = anybody_died and tonumber(redis.call('HGET', DEATHS, index) or 0) or 0
   local expiry = tonumber(redis.call('ZSCORE', CLAIMS, index) or 0)
   if expiry > 0 then
-    local token, reserve, owner = holder(index)
-    if expiry > now and owner == me then return go(tonumber(token), deaths, errors) end
+    local its_token, reserve, owner = holder(index)
+    if expiry > now and owner == me then return go(tonumber(its_token), deaths, errors) end
     if expiry > now then return {'held', 0, 0, 0, expiry - now} end
     -- The holder vanished: its lease ran out and it stored nothing.
     deaths = redis.call('HINCRBY', DEATHS, index, 1)
-    release(index)
-    assume(token, reserve)
+    anybody_died = true
+    release(index, reserve)
+    assume(its_token, reserve)
     reserved, spent = reserved - reserve, spent + reserve
   end
   if quarantine then
-    if deaths > 2 then return {'poison', redis.call('HINCRBY', STATE, 'token', 1), 1 + deaths + errors, errors} end
+    if deaths > 2 then
+      token = token + 1
+      return {'poison', token, 1 + deaths + errors, errors}
+    end
   elseif deaths >= 2 then
     return {'quarantine'}
   end
@@ -80,12 +86,13 @@ local function claim(index)
     end
     reserve = budget - spent
   end
-  local token = redis.call('HINCRBY', STATE, 'token', 1)
+  token = token + 1
   hold(index, token, reserve, me, now + lease)
   reserved = reserved + reserve
   return go(token, deaths, errors)
 end
 
 for i = 7, #ARGV do answers[i - 6] = claim(ARGV[i]) end
+if token > tonumber(state[8] or 0) then redis.call('HSET', STATE, 'token', token) end
 keep(KEYS, not halted)
 return answers

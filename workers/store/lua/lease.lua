@@ -6,12 +6,13 @@ redis.call('ZREM', CLAIMS, '') -- a full server lets a script go on whose first 
 local now, lease, ours = milliseconds(), tonumber(ARGV[1]), 0
 for i = 2, #ARGV, 2 do
   local index, token = ARGV[i], ARGV[i + 1]
-  if holder(index) == token then
+  local held, reserve = holder(index)
+  if held == token then
     ours = ours + 1
     if lease > 0 then
       redis.call('ZADD', CLAIMS, now + lease, index)
     else
-      local reserve = release(index)
+      release(index, reserve)
       if lease == 0 then assume(token, reserve) end -- the call was cut off, and is billed
     end
   end

@@ -26,13 +26,11 @@ local function hold(index, token, reserve, owner, expiry)
   add('reserved', reserve)
 end
 
--- End a claim, whoever has it; returns what was reserved.
-local function release(index)
-  local _, reserve = holder(index)
+-- End a claim, whoever has it, with what it has reserved.
+local function release(index, reserve)
   redis.call('ZREM', CLAIMS, index)
   redis.call('HDEL', OWNERS, index)
   add('reserved', -reserve)
-  return reserve
 end
 
 -- A run's keys live seven days from its last sign of life; to ask costs less than to set it every time.
@@ -62,9 +60,9 @@ end
 
 -- False where the token was billed before and its claim has gone: a server that lost its last writes gives a token twice.
 -- Each call of unknown cost counts with what was reserved.
-local function bill(token, cost, unpriced, reserve, held)
+local function bill(token, cost, unpriced, reserve, held, has_assumed)
   if redis.call('SETBIT', BILLED, token, 1) == 1 and not held then return false end
-  local assumed = tonumber(redis.call('HGET', ASSUMED, token) or 0)
+  local assumed = has_assumed and tonumber(redis.call('HGET', ASSUMED, token) or 0) or 0
   if assumed > 0 then
     redis.call('HDEL', ASSUMED, token)
     add('assumed', -assumed)

@@ -9,7 +9,13 @@ local RECORDS, ERRORS, COUNTS, FAILURES = unpack(KEYS, 6, 9)
 local sealed = redis.call('HGET', STATE, 'sealed') == '1'
 local exists = redis.call('EXISTS', STATE) == 1
 local weak = redis.call('HGET', STATE, 'weak')
-local answers = {}
+local has_assumed = redis.call('EXISTS', ASSUMED) == 1
+local answers, counts = {}, {}
+
+local function count(arm, outcome, change)
+  local name = arm .. ' ' .. outcome
+  counts[name] = (counts[name] or 0) + change
+end
 
 -- A task that the baseline failed in all its attempts is lost for it. Once too many are, the verdict is an error
 -- whatever else is paid for, and the run ends.
@@ -30,29 +36,30 @@ local function waste(cost)
 end
 
 local function store(index, token, round, outcome, cost, lost, unpriced, arm, payload)
-  local held = holder(index) == token
-  local reserve = held and release(index) or 0
+  local its_token, reserve = holder(index)
+  local held = its_token == token
+  if held then release(index, reserve) else reserve = 0 end
   local present = redis.call('HGET', RECORDS, index)
-  if not bill(token, tonumber(cost), tonumber(unpriced), reserve, held) then
+  if not bill(token, tonumber(cost), tonumber(unpriced), reserve, held, has_assumed) then
     -- Sent again because the first answer was lost on the way.
     return present == payload and 'stored' or sealed and 'late' or 'duplicate'
   end
   if sealed then waste(cost); return 'late' end
-  local answer, count = 'stored', 0
+  local answer, errors = 'stored', 0
   if present then
     local error = redis.call('HGET', ERRORS, index)
     if not error then waste(cost); return 'duplicate' end
-    local errors, _, last, old_lost, old_arm = error:match('^(%d+) (%d+) (%d+) (%S*) (%S*)')
+    local earlier, _, last, old_lost, old_arm = error:match('^(%d+) (%d+) (%d+) (%S*) (%S*)')
     if tonumber(last) >= tonumber(token) then waste(cost); return 'duplicate' end
-    answer, count = 'replaced', tonumber(errors)
+    answer, errors = 'replaced', tonumber(earlier)
     waste(old_lost)
     redis.call('HDEL', ERRORS, index)
-    redis.call('HINCRBY', COUNTS, old_arm .. ' error', -1)
+    count(old_arm, 'error', -1)
   end
   redis.call('HSET', RECORDS, index, payload)
-  redis.call('HINCRBY', COUNTS, arm .. ' ' .. outcome, 1)
+  count(arm, outcome, 1)
   if outcome == 'error' then
-    redis.call('HSET', ERRORS, index, table.concat({count + 1, round, token, lost, arm}, ' '))
+    redis.call('HSET', ERRORS, index, table.concat({errors + 1, round, token, lost, arm}, ' '))
   elseif outcome ~= 'passed' and weak then
     lose(index, arm)
   end
@@ -66,5 +73,6 @@ for i = 1, #ARGV, 9 do
     answers[#answers + 1] = 'late'
   end
 end
+for name, change in pairs(counts) do redis.call('HINCRBY', COUNTS, name, change) end
 keep(KEYS, exists and not sealed)
 return answers

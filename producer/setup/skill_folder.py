@@ -1,4 +1,4 @@
-"""Give a skill its first suite: commented examples, fixtures and a CI workflow, without overwriting anything.
+"""A skill's folder: what a run takes from it, and its first suite with fixtures and a CI workflow, overwriting nothing.
 
 The workflow installs this very copy of Uplift, in words that pip understands. The name alone is not enough: no index
 has to know it, and a stranger could take it there.
@@ -11,24 +11,110 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from aggregate.text.files import exists
-from producer.importers import imported, promptfoo
+from aggregate.text.files import exists, is_folder
+from aggregate.text.formats import plain
+from producer.importers import evals_json, imported
 from producer.importers.imported import slug
-from producer.setup import nearby
+from producer.settings.config_file import Config
+from producer.settings.run_settings import InvalidOption, RunSettings
 from producer.skills import skill as skills
 from producer.skills.skill import InvalidSkill
 from producer.state_root import file_name
 from producer.suites import rules
 from workers.models.choose import OURS
+
+SUITES = ("evals/suite.yaml", f"evals/{evals_json.FILE_NAME}")
+_SHOWN = 5
+
+
+def complete(
+    options: RunSettings, config: Config, typed: Collection[str], path: Path | None
+) -> tuple[RunSettings, str]:
+    """Settings with the skill at `path`, else the one that is named, else the one in this folder, and its suite.
+
+    Also one line that says what came from where; it is empty where flags say all. Flags win over what is found, and
+    what is found beside a `path` wins over the config. Raises InvalidOption with what to type where something lacks.
+    """
+    if options.ranking is not None:
+        if path is not None:
+            raise InvalidOption(f"{path} and --input exclude each other: the ranking names its skills")
+        return options, ""
+    if path is not None and "skill_path" in typed:
+        raise InvalidOption(f"{path} and --skill-path name two skills; leave one out")
+    skill = path or options.skill_path or Path()
+    _check_skill(skill)
+    found = suite_of(skill)
+    suite = options.task_suite if "task_suite" in typed or path is None else found or options.task_suite
+    suite = suite or found
+    if suite is None:
+        here = suite_of(Path())
+        known = f"name one: uplift evaluate {skill} --task-suite {here}" if here else "name one"
+        raise InvalidOption(
+            f"skill {skill} has no suite: --task-suite is missing, and so are {' and '.join(SUITES)} beside its "
+            f"{skills.FILE_NAME}; {known}; or write one: cd {_home(skill)} && uplift init"
+        )
+    completed = options.model_copy(update={"skill_path": skill, "task_suite": suite})
+    if {"skill_path", "task_suite"} <= {*typed}:
+        return completed, ""
+
+    def origin(name: str, *, here: bool) -> str:
+        return "flag" if name in typed else "found" if here else config.origins.get(name, "default")
+
+    named = options.baseline or options.baseline_artifact or options.baseline_path
+    taken_over = ", imported" if suite.name == evals_json.FILE_NAME else ""
+    where_suite = origin("task_suite", here=suite == found and options.task_suite != suite)
+    words = [
+        f"skill {skill} ({'given' if path else origin('skill_path', here=options.skill_path is None)})",
+        f"suite {suite} ({where_suite}{taken_over})",
+        f"model {', '.join(options.models)} ({origin('models', here=False)})",
+        f"baseline {'none' if options.no_baseline else named or 'bare'}",
+    ]
+    own = [name for name in config.origins if name not in (*typed, "skill_path", "task_suite", "models")]
+    files = sorted({config.origins[name] for name in own})
+    words += [f"{', '.join(name for name in own if config.origins[name] == file)} ({file})" for file in files]
+    return completed, plain("; ".join(words), 1000)
+
+
+def suite_of(skill: Path) -> Path | None:
+    """The suite that lies with a skill: its own, or one that another tool's evals.json becomes."""
+    return next((_home(skill) / name for name in SUITES if exists(_home(skill) / name)), None)
+
+
+def _home(skill: Path) -> Path:
+    return skill if is_folder(skill) else skill.parent
+
+
+def _check_skill(skill: Path) -> None:
+    if skill.suffix in (".yaml", ".yml"):
+        raise InvalidOption(f"{skill} is no skill; give a suite with --task-suite {skill}")
+    if not is_folder(skill) or exists(skill / skills.FILE_NAME):
+        return  # what is wrong with a file is told by whoever reads it
+    below = (
+        path.parent
+        for depth in ("*", "*/*", "*/*/*")
+        for path in sorted(skill.glob(f"{depth}/{skills.FILE_NAME}"))
+    )
+    names = [str(path) for path in islice((one for one in below if ".git" not in one.parts), _SHOWN)]
+    if exists(skill / ".." / skills.FILE_NAME):
+        names = [".."]
+    hint = f"uplift evaluate {names[0]} (there is: {', '.join(names)})" if names else "uplift evaluate PATH"
+    raise InvalidOption(
+        f"no SKILL.md in {skill.resolve()}; name a skill's folder: {hint}; or start one here: uplift init; "
+        "or give a ranking: --input with --candidate-id"
+    )
+
+
+# The first suite
 
 GIT_SECONDS = 10
 # No space, quote or `$`: the words end up in other people's workflows.
@@ -96,7 +182,7 @@ _UNKNOWN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NewSuite:
     """What `init` did: files it made, files that were there and stay, the suite, and the command to run next.
 
@@ -106,7 +192,7 @@ class NewSuite:
 
     made: tuple[str, ...]
     kept: tuple[str, ...]
-    command: str
+    command: str = "uplift evaluate --mock"
     skill_id: str
     suite: str = SUITE
     fill_in: str | None = None
@@ -130,7 +216,7 @@ def start(folder: Path) -> NewSuite:
     if "${{" in place:  # GitHub would take it for something to evaluate
         raise InvalidSkill(f"{place}: a workflow cannot name this folder; rename it")
     suite, notes, files = SUITE, list[str](), list[tuple[str, str | bytes]]()
-    started = nearby.suite_of(home)
+    started = suite_of(home)
     config = next((folder / one for one in _PROMPTFOO if exists(folder / one)), None)
     if started is not None and started != home / SUITE:
         suite = started.relative_to(home).as_posix()
@@ -146,7 +232,6 @@ def start(folder: Path) -> NewSuite:
     return NewSuite(
         made=tuple(made),
         kept=tuple(kept),
-        command="uplift evaluate --mock",
         skill_id=skill.name or name,
         suite=suite,
         fill_in=shown if source is None and shown in made else None,
@@ -156,6 +241,8 @@ def start(folder: Path) -> NewSuite:
 
 def _imported(config: Path, notes: list[str]) -> Iterator[tuple[str, str | bytes]]:
     """The files of a suite made from a promptfoo configuration; what is left out of it goes to the notes."""
+    from producer.importers import promptfoo  # few skills have one
+
     found = promptfoo.convert(config)
     notes += found.told()
     with tempfile.TemporaryDirectory(prefix="uplift-init-") as temporary:
@@ -172,7 +259,7 @@ def _files(skill_id: str, description: str) -> Iterator[tuple[str, str | bytes]]
         yield f"{FOLDER}/fixtures/{name}", _template(name)
     yield f"{FOLDER}/{rules.SCHEMA_FILE}", rules.schema_text()
     suite = _template("suite.yaml").replace("@skill_id@", json.dumps(skill_id, ensure_ascii=False))
-    yield SUITE, suite.replace("@suite@", SUITE).replace("@skill@", ".").replace("@description@", shown)
+    yield SUITE, suite.replace("@description@", shown)
 
 
 def _workflow(name: str, place: str, suite: str, source: str | None) -> str:

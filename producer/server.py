@@ -1,7 +1,8 @@
-"""A private server and a worker for one run, so that a laptop needs no set-up; both die with their parent.
+"""The server of a run: the broker that was named, or a private one with a worker, so that a laptop needs no set-up.
 
-The server listens on a unix socket only and keeps its data under the state root, so that a run can be resumed
-after any kind of end. Linux tells children of a parent's death; elsewhere a small watchdog process does.
+A private server listens on a unix socket only and keeps its data under the state root, so that a run can be resumed
+after any kind of end. It and its worker die with their parent: Linux tells children of that; elsewhere a small
+watchdog process does.
 """
 
 from __future__ import annotations
@@ -19,19 +20,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import redis
+from kombu.exceptions import OperationalError
 
 from aggregate.text import files
 from aggregate.text.files import make_folder, open_to_write, write_text
 from judges.errors import INFRASTRUCTURE, UpliftError
 from judges.inside.remove_folder import remove
 from producer.state_root import Places
-from workers.store.redis_client import WANTED, is_too_old
+from workers.process.celery_app import App
+from workers.store import redis_client
+from workers.store.claims import drop_all
+from workers.store.keys import WORKERS, checked_broker
+from workers.store.process_settings import POLICY, ProcessSettings, from_environment
+from workers.store.redis_client import AWAY, RETRIES, WANTED, is_too_old
+from workers.store.run_store import Store, UnknownRun
 
 START_SECONDS = 20
 STOP_SECONDS = 15
@@ -80,14 +89,11 @@ class Local:
         remove(scratch)
         make_folder(scratch)
         environment = {**os.environ, **variables, "UPLIFT_BROKER": self.url, "TMPDIR": str(scratch)}
+        environment[POLICY] = "null"  # nobody else can reach its server: it does what its run asks
         # A port is for the one worker that somebody started by hand; private ones come and go, several at a time.
         environment.pop("UPLIFT_METRICS_PORT", None)
-        self.worker = _start(
-            [sys.executable, "-P", "-m", "workers"],
-            signal.SIGKILL,
-            environment=environment,
-            log=self.folder / "worker.log",
-        )
+        argv = [sys.executable, "-P", "-m", "workers"]
+        self.worker = _start(argv, signal.SIGKILL, self.folder / "worker.log", env=environment)
 
     def check(self) -> None:
         """Raise when the server has died, or the worker cannot live.
@@ -241,7 +247,7 @@ def _start_server(folder: Path) -> Local:
     }
     argv = [server_binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
     # SIGTERM lets the server write its data and remove its socket, even when nobody is left to do so.
-    server = _start(argv, signal.SIGTERM, log=folder / "server.log", umask=0o077)
+    server = _start(argv, signal.SIGTERM, folder / "server.log", umask=0o077)
     return Local(f"unix://{socket}", folder, server)
 
 
@@ -274,31 +280,15 @@ def _socket_path() -> Path:
     raise NoServer(f"the path of a socket in {tempfile.gettempdir()} is too long; set TMPDIR to a short one")
 
 
-def _start(
-    argv: list[str],
-    at_death: signal.Signals,
-    *,
-    environment: dict[str, str] | None = None,
-    log: Path,
-    umask: int = -1,
-) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own that gets `at_death` when this process is gone.
-
-    A `umask` of -1 is our own.
-    """
+def _start(argv: list[str], at_death: signal.Signals, log: Path, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own that gets `at_death` when this process is gone; `how` is Popen's."""
     with open_to_write(log, "ab") as output:
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            umask=umask,
-            preexec_fn=_dying_with_parent(at_death),
-        )
-    if sys.platform != "linux":
-        _watch_over(process.pid, at_death)
+        how |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "start_new_session": True}
+        process = subprocess.Popen(argv, preexec_fn=_dying_with_parent(at_death), **how)
+    if sys.platform != "linux":  # a process that waits for our end of a pipe to close, then ends the child
+        code = f"import os,sys; sys.stdin.read(); os.kill({process.pid}, {int(at_death)})"
+        watchdog = [sys.executable, "-I", "-c", code]
+        _watchdogs.append(subprocess.Popen(watchdog, stdin=subprocess.PIPE, start_new_session=True))
     return process
 
 
@@ -317,14 +307,6 @@ def _dying_with_parent(at_death: signal.Signals) -> Callable[[], None] | None:
     return bind
 
 
-def _watch_over(pid: int, at_death: signal.Signals) -> None:
-    """A process that waits for our end of a pipe to close, then ends `pid`."""
-    code = f"import os,sys; sys.stdin.read(); os.kill({pid}, {int(at_death)})"
-    _watchdogs.append(
-        subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, start_new_session=True)
-    )
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
@@ -332,3 +314,129 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+# Connecting to whichever server a run has
+
+# Why a run's private server cannot be looked at right now: somebody else has it, or nobody can start it here.
+OUT_OF_REACH = (Busy, NoServer, OSError, redis.RedisError)
+
+
+class ServerNotRunning(Exception):
+    """The run's private server is not running: its owner has finished the run, or died."""
+
+
+class NoTrace(UnknownRun):
+    """The run has no private server that could be started again."""
+
+    def __init__(self, places: Places, run_id: str) -> None:
+        super().__init__(
+            f"no run {run_id!r} under way under {places.root}; `{places.command('runs')}` lists what is there, "
+            "and --broker URL looks on a server"
+        )
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server with runs on it; `local` is set where this process has started it, and must keep it alive.
+
+    `joined` is the folder of a private server that another process may end at any moment.
+    """
+
+    settings: ProcessSettings
+    store: Store
+    app: App
+    local: Local | None = None
+    joined: Path | None = None
+
+    def check(self) -> None:
+        """Raise when a private server or worker has died: NoServer for ours, ServerNotRunning for another's."""
+        if self.local is not None:
+            self.local.check()
+        if self.joined is not None and settled_address(self.joined) != self.settings.broker:
+            raise ServerNotRunning
+
+    def close(self) -> None:
+        """Give back every connection; a program that runs many evaluations must not collect them."""
+        with suppress(redis.RedisError, OperationalError, OSError):  # a server that is gone has closed them
+            self.store.client.close()
+            self.app.disconnect()
+        self.app.close()
+
+
+def open_server(
+    url: str, *, retries: int = RETRIES, local: Local | None = None, joined: Path | None = None
+) -> Server:
+    """Connect and look whether a run can be kept there; raises redis errors and UnusableServer."""
+    settings = from_environment({**os.environ, "UPLIFT_BROKER": url})
+    client = redis_client.connect(url, retries=retries)
+    client.ping()
+    return Server(settings, Store(client), App(settings), local, joined)
+
+
+def broker_url(flag: str | None, *, insecure: bool = False) -> str | None:
+    """The broker from the flag, else from UPLIFT_BROKER, else None for a private server."""
+    url = flag or os.environ.get("UPLIFT_BROKER") or None
+    return checked_broker(url, insecure=insecure) if url else None
+
+
+@contextmanager
+def for_new_run(
+    places: Places, run_id: str, broker: str | None, worker: Mapping[str, str]
+) -> Iterator[Server]:
+    """A server for a run that is about to start; a private one gets a worker with these variables."""
+    if broker is not None:
+        with closing(open_server(broker)) as server:
+            yield server
+        return
+    with serving(places.embedded(run_id)) as private:
+        private.start_worker(worker)
+        with closing(open_server(private.url, local=private)) as server:
+            yield server
+
+
+@contextmanager
+def joining(places: Places, run_id: str, broker: str | None) -> Iterator[Server]:
+    """The server on which a run is right now; ServerNotRunning where a private one is not there, or goes meanwhile."""
+    folder = places.embedded(run_id)
+    url = broker or settled_address(folder)
+    if url is None:
+        raise ServerNotRunning
+    try:
+        # A private server that is gone does not come back: trying again for long helps nobody.
+        retries, joined = (RETRIES, None) if broker else (1, folder)
+        with closing(open_server(url, retries=retries, joined=joined)) as server:
+            yield server
+    except AWAY:
+        if broker is None and settled_address(folder) != url:
+            raise ServerNotRunning from None
+        raise
+
+
+@contextmanager
+def taking_over(places: Places, run_id: str, *, worker: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A run's private server that nobody serves, started again, with a worker if its variables are given.
+
+    Without one nobody else can join it: they would wait for work that is not done.
+    """
+    folder = places.embedded(run_id)
+    if not has_data(folder):
+        raise NoTrace(places, run_id)
+    with (
+        serving(folder, public=worker is not None) as private,
+        closing(open_server(private.url, local=private)) as server,
+    ):
+        if server.store.state(run_id) is None:  # its owner left nothing behind
+            for other in server.store.client.scan_iter(f"*:{run_id}:state"):
+                prefix = other.decode().split(":")[0]
+                raise NoServer(
+                    f"run {run_id} was started with UPLIFT_PREFIX={prefix}:, which is to be set again"
+                )
+            private.forget = True
+            raise NoTrace(places, run_id)
+        # Its workers have died with the server's last owner: nobody need wait for them or their leases.
+        server.store.client.delete(WORKERS)
+        drop_all(server.store.client, run_id)
+        if worker is not None:
+            private.start_worker(worker)
+        yield server
