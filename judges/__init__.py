@@ -150,7 +150,7 @@ def conclude(checks: Sequence[JudgeSpec], threshold: float | None, made: Sequenc
     )
     # Not copied: that they are the very same tells whose they are.
     measured = {name: getattr(one, name) for one in timed[:1] for name in ("benchmarks", "tests", "snapshot")}
-    return whole.model_copy(update=measured)
+    return whole.model_copy(update=measured) if measured else whole
 
 
 async def _judge(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
@@ -66,22 +66,19 @@ Seconds = Annotated[float | None, _SECONDS]
 Tally = Annotated[int, COUNT]
 
 
-class _Stored(BaseModel):
+class AttemptPart(BaseModel):
     """What is stored of an attempt: it never changes, and fields that a later version wrote are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Refusals(_Stored):
-    """How many connections of an agent to a host were refused; a `local` one is of the worker's machine or network."""
+class Completion(AttemptPart):
+    """What the model returned. None means unknown, never zero.
 
-    host: str
-    connections: Tally
-    local: bool = False
-
-
-class Completion(_Stored):
-    """What the model returned. None means unknown, never zero."""
+    `tool_calls` and `tool_errors` count by tool; `skill_loaded` says whether the arm's skill was read, and of a bare
+    baseline whether it read the candidate's.
+    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
+    """
 
     text: str = ""
     truncated: bool = False
@@ -92,12 +89,19 @@ class Completion(_Stored):
     cost_usd: Usd = None
     cost_source: str | None = None
     unit_prices: dict[str, float] | None = None
+    reasoning_tokens: Count = None
     turns: Count = None
-    skill_invoked: bool | None = None
+    tool_calls: dict[str, int] | None = None
+    tool_errors: dict[str, int] | None = None
+    stop_reason: str | None = None
+    # Version 0.1.0 called it otherwise.
+    skill_loaded: Annotated[
+        bool | None, Field(validation_alias=AliasChoices("skill_loaded", "skill_invoked"))
+    ] = None
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
-    refused: Annotated[tuple[Refusals, ...], Field(exclude_if=lambda refused: not refused)] = ()
+    refused: Annotated[tuple[tuple[str, Tally], ...], Field(exclude_if=lambda refused: not refused)] = ()
 
 
 def usage(calls: Sequence[Completion]) -> dict[str, Any]:
@@ -107,7 +111,7 @@ def usage(calls: Sequence[Completion]) -> dict[str, Any]:
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
-class Criterion(_Stored):
+class Criterion(AttemptPart):
     """Points that a judge gave for one named requirement; `achieved` is None where it gave none."""
 
     name: str
@@ -115,7 +119,7 @@ class Criterion(_Stored):
     max_points: Points = None
 
 
-class BenchmarkTimes(_Stored):
+class BenchmarkTimes(AttemptPart):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
 
     name: str
@@ -124,7 +128,7 @@ class BenchmarkTimes(_Stored):
     oracle_median: Seconds = None
 
 
-class Tests(_Stored):
+class Tests(AttemptPart):
     """Counts of a test run on the candidate's output, and of the oracle's own failures."""
 
     passed: Tally = 0
@@ -133,14 +137,14 @@ class Tests(_Stored):
     oracle_failed: Tally = 0
 
 
-class Snapshot(_Stored):
+class Snapshot(AttemptPart):
     """Whether recorded results still hold: `status` is "passed" when they do."""
 
     status: str | None = None
     pass_to_fail: Tally = 0
 
 
-class Judgment(_Stored):
+class Judgment(AttemptPart):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
     A panel's consensus is one Judgment whose `panel` holds each member's own. `check` is the name of one of a task's

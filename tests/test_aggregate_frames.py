@@ -240,6 +240,25 @@ def test_unknown_arms_and_impossible_numbers_are_left_out_and_said():
     )
 
 
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        ([], ()),
+        ([[("a.org", 1)]], ("1 connection to 1 other host was refused; {}",)),
+        ([[("a.org", 5)], [("a.org", 7)]], ("12 connections to 1 other host were refused; {}",)),
+        (
+            [[("a.org", 5), ("b.org", 1)], [("c.org", 7)]],
+            ("13 connections to 3 other hosts were refused; {}",),
+        ),
+    ],
+)
+def test_the_connections_that_were_refused_are_told_in_one_line_over_all_attempts(refused, told):
+    records = [a_record("a", attempt=n, completion={"refused": one}) for n, one in enumerate(refused, 1)]
+    records.append(a_record("b", outcome="error"))
+    remedy = "`--network open` allows them, unless they are local"
+    assert frames.collect(records).warnings == tuple(one.format(remedy) for one in told)
+
+
 def test_run_info_survives_json():
     info = RunInfo(
         run_id="r",
@@ -386,4 +405,4 @@ def test_every_number_of_a_record_has_a_range_and_its_column_keeps_to_it():
     computed = {
         name for name, column in rows.ATTEMPTS.items() if column.kind == "float" and not rows.limits(column)
     }
-    assert computed == {"passed", "impl_rate", "skill_invoked"}
+    assert computed == {"passed", "impl_rate", "skill_loaded"}

@@ -237,7 +237,9 @@ async def test_a_model_inside_is_paid_for_and_told_what_it_sees() -> None:
         ({"min_lines": 2, "max_lines": 2}, "a\nb\nc", False),
         ({"min_characters": 3, "max_characters": 3}, "e\u0301ab", True),  # composed: three
         ({"max_characters": 0}, "\n \u2003", True),
-        ({"min_words": 1}, "\u200b", True),  # of no width and yet no white space
+        ({"min_words": 1}, "\u200b", False),
+        ({"max_words": 3}, "\u200b".join(["word"] * 500), False),  # joined by spaces that nobody sees
+        ({"min_characters": 100}, "\u2060\ufeff" * 100, False),
     ],
 )
 async def test_length(bounds: dict[str, int], text: str, passed: bool) -> None:
@@ -313,6 +315,8 @@ def a_script(suite: Path, code: str, **more: Any) -> dict[str, Any]:
     [
         ("sys.exit(0 if text == 'it is good' else 1)", True, 1.0),
         ("sys.exit(3)", False, 0.0),
+        ("sys.exit(127)", False, 0.0),
+        ("sys.exit(126)", False, 0.0),
         ("print(json.dumps({'score': 0.8, 'reason': 'so'}))", True, 0.8),
         ("print(json.dumps({'score': 0.2}))", False, 0.2),
         ("print(json.dumps({'score': 1})); sys.exit(1)", False, 0.0),
@@ -340,7 +344,7 @@ async def test_a_command_that_crashes_fails_its_opposite_too_and_one_that_is_not
     assert (await alone({"not": a_script(suite, "json.loads(text)")}, "x", suite=suite)).passed is False
     judgment = await alone({"type": "command", "argv": ["no-such-program"]}, "x", suite=suite)
     assert (judgment.passed, judgment.score) == (None, None)
-    assert "no-such-program cannot be started" in (judgment.error or "")
+    assert judgment.error == "could not start no-such-program: No such file or directory"
 
 
 @pytest.mark.slow

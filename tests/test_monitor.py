@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import signal
 import socket
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from browsing import ask, free_port
 from conftest import start_server
+from flower.events import Events
 from flower.urls import handlers
 from running import a_suite, standalone, start_uplift, uplift
 
@@ -101,6 +103,25 @@ def await_answer(process, port):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline, "the monitor does not answer"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_monitor_whose_broker_hangs_stops_when_it_is_told_to(tmp_path):
+    server, url = start_server(tmp_path)
+    port = free_port()
+    environment = {"UPLIFT_MONITOR_PASSWORD": PASSWORD}
+    process = start_uplift("monitor", "--broker", url, "--port", str(port), cwd=tmp_path, env=environment)
+    try:
+        await_answer(process, port)
+        server.send_signal(signal.SIGSTOP)
+        time.sleep(Events.events_enable_interval / 1000 + 1)  # then a thread of Flower looks for the broker
+        process.terminate()
+        assert process.wait(timeout=15) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        server.kill()
+        server.wait()
 
 
 def every_path():

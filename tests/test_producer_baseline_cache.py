@@ -136,13 +136,43 @@ def test_a_setting_of_calls_that_a_later_version_adds_changes_the_key_once_it_is
 
 def test_each_setting_that_reaches_workers_is_known_to_change_answers_or_not_to() -> None:
     """A cached baseline beside a candidate that was asked something else would be a wrong comparison."""
-    calls = {"params", "tools", "commands"} | fingerprints.CHANGES_NO_ANSWER
+    calls = {"params", "tools", "commands", "network"} | fingerprints.CHANGES_NO_ANSWER
     assert set(ModelSettings.model_fields) - calls == set(), "put it among CHANGES_NO_ANSWER, or here"
-    in_keys = {"models", "judge_model", "skill_mode", "spare_checks"}
-    change_no_answer = {"pass_k", "stop_early", "sandbox", "priority", "budget_usd"}
+    in_keys = {"models", "judge_model", "skill_mode", "spare_checks", "sandbox"}
+    change_no_answer = {"pass_k", "stop_early", "priority", "budget_usd"}
     assert set(WorkerSettings.model_fields) - in_keys - change_no_answer == set(), (
         "where it changes answers, it belongs into `fingerprints.key` and `Grounds`"
     )
+
+
+@pytest.mark.parametrize("model", ["claude-code", "claude-code:opus", "command:codex:gpt-5", "command:x"])
+def test_what_an_agent_may_reach_changes_its_key_and_no_other_models(model: str) -> None:
+    settings = {"commands": {"x": CommandSpec(argv=("x",))}}
+    closed, opened = (ModelSettings(**settings, network=network) for network in ("provider", "open"))
+    keys = [
+        a_key(model=model, settings=closed),
+        a_key(model=model, settings=opened),
+        a_key(model=model, settings=closed, sandbox="off"),
+        a_key(model=model, settings=closed, task=a_task(network=("docs.example.org",))),
+    ]
+    assert len(set(keys)) == 4
+    assert a_key(settings=closed, judge_model=model) != a_key(settings=opened, judge_model=model)
+    for other in ("anthropic:opus", "openai:gpt-5", "mock"):
+        assert a_key(model=other, settings=closed) == a_key(model=other, settings=opened, sandbox="off")
+
+
+def test_an_agents_answer_is_not_judged_again_where_it_could_reach_something_else() -> None:
+    keys = [
+        a_key(model="claude-code", judged=False, task=a_task(network=hosts))
+        for hosts in ((), ("docs.example.org",), ("docs.example.org", "more.example.org"))
+    ]
+    assert len(set(keys)) == 3
+
+
+def test_entries_of_agents_of_version_0_1_0_are_run_again_and_those_of_others_are_not() -> None:
+    before = fingerprints.digest({"params": {}, "tools": None})
+    assert fingerprints.digest(fingerprints.used_settings(ModelSettings(), "auto", "openai:gpt-5")) == before
+    assert fingerprints.digest(fingerprints.used_settings(ModelSettings(), "auto", "claude-code")) != before
 
 
 def test_a_declared_program_counts_only_for_the_model_that_it_is() -> None:

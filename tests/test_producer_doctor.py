@@ -57,9 +57,12 @@ def test_what_of_the_sandbox_holds_here_is_told_part_by_part(tmp_path: Path, wan
     checks = examined(tmp_path, code=code, UPLIFT_SANDBOX=wanted, PATH=path)
     assert checks["sandbox"]["status"] == lack
     assert "no namespaces here" in checks["sandbox"]["found"]
+    assert "with the worker's network" in checks["agents"]["found"]
+    assert "network" not in checks
     if command.probe().bubblewrap:
         checks = examined(tmp_path, UPLIFT_SANDBOX=wanted)
         assert checks["sandbox"]["status"] == "ok"
+        assert "their provider" in checks["network"]["found"]
         assert ("nobody" in checks["rights"]["found"]) == (os.geteuid() == 0)
     assert [checks[name]["status"] for name in ("rights", "system calls", "cgroup")] == ["ok"] * 3
 

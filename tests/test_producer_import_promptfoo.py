@@ -367,6 +367,7 @@ async def test_a_python_assertion_passes_or_counts_its_score_in_a_mean(
         ("type: contains, value: '{{none}}'", "the variable none has no value"),
         ("type: contains, value: '{{x | upper}}'", "no filters and no conditions"),
         ("type: contains, value: x, transform: output.trim()", "transform changes what is judged"),
+        ("type: llm-rubric, value: x, threshold: 5", "threshold is the number 5; must be from 0 to 1"),
         ("type: contains, value: x, weight: -1", "weight is the number -1; must be from 0 to 1,000,000"),
         ("type: contains, value: x, weight: lots", "weight is the text 'lots'; must be a number"),
         ("type: word-count, value: {min: -1}", "must be a number of words"),

@@ -30,8 +30,8 @@ tasks:
 """
     )
     task_keys = (
-        "id, description, prompt, messages, judge, checks, threshold, timeout_seconds, tier, tags, files, replies, "
-        "should_trigger"
+        "id, description, prompt, messages, judge, checks, threshold, timeout_seconds, tier, tags, files, network, "
+        "replies, should_trigger"
     )
     assert problems_of(path) == [
         "1:1  skil_id: unknown key 'skil_id'; allowed: skill_id, version, description, defaults, tasks "
@@ -270,6 +270,14 @@ ID_RULE = (
             {"files": "[input.csv]"},
             "7:11  tasks[0].files[0]: is the text 'input.csv'; "
             "must be a file under fixtures/, such as 'fixtures/input.csv'",
+        ),
+        *(
+            (
+                {"network": f"['{host}']"},
+                f"7:13  tasks[0].network[0]: is the text '{host}'; "
+                "must be a host, such as docs.example.org or docs.example.org:8443",
+            )
+            for host in ("https://a.org", "*.a.org", "a.org:0", "a.org:999999", "user@a.org", "a.org/x")
         ),
         ({"description": "1"}, '7:16  tasks[0].description: is the number 1; must be text (quote it: "1")'),
     ],

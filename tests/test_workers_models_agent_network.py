@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import socket
 import sys
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_judging import until
+from running import a_suite, standalone, the_artifact, uplift
 from test_workers_models_agent_view import said_by_shell
 
 from judges.judgment import Completion
@@ -89,11 +91,11 @@ async def completion_of(
 
 
 def refused(completion: Completion) -> dict[str, int]:
-    return {one.host: one.connections for one in completion.refused}
+    return dict(completion.refused)
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # What prints reached what it must not.
@@ -210,7 +212,7 @@ async def test_another_port_of_the_provider_is_refused_and_counted() -> None:
 def resolving(monkeypatch: pytest.MonkeyPatch, **hosts: str) -> None:
     """Have names lead to addresses."""
 
-    def look_up(host: str, port: int, **_: Any) -> list[Any]:
+    def look_up(host: str, port: int, *_: Any) -> list[Any]:
         if host not in hosts:
             raise socket.gaierror("no such name")
         return [
@@ -268,7 +270,7 @@ async def test_a_granted_name_that_leads_to_this_machine_or_its_network_is_refus
             for name in names:
                 said = await client.ask(f"CONNECT {name}:{broker.port} HTTP/1.1\r\n\r\n")
                 assert said.startswith(b"HTTP/1.1 403")
-    assert network.refused == {(name, True): 1 for name in names}
+    assert network.refused == dict.fromkeys(names, 1)
     assert broker.asked == []
 
 
@@ -372,7 +374,7 @@ async def test_a_second_request_in_the_same_connection_goes_to_the_same_server_a
         )
         async with a_proxy(network) as client:
             await client.ask(asked)
-    head, _, rest = provider.asked[0].partition(b"\r\n\r\n")
+    head, _, _ = provider.asked[0].partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
         b"POST /a HTTP/1.1",
         f"Host: 127.0.0.1:{provider.port}".encode(),
@@ -513,7 +515,7 @@ async def test_only_some_hosts_are_told_apart() -> None:
         for number in range(60):
             await client.ask(f"CONNECT host{number}:443 HTTP/1.1\r\n\r\n")
     assert len(network.refused) == 51
-    assert network.refused["others", False] == 10
+    assert network.refused["others"] == 10
 
 
 async def test_a_secret_in_a_host_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +525,7 @@ async def test_a_secret_in_a_host_is_not_written_down(monkeypatch: pytest.Monkey
     network = AgentNetwork()
     async with a_proxy(network) as client:
         await client.ask("CONNECT abc-secret.evil.example.org:443 HTTP/1.1\r\n\r\n")
-    assert network.refused == {("[redacted].evil.example.org", False): 1}
+    assert network.refused == {"[redacted].evil.example.org": 1}
 
 
 @confines
@@ -553,7 +555,32 @@ print(ask("CONNECT 10.0.0.1:443 HTTP/1.1\\r\\n\\r\\n").split()[1])
         settings={"network": "open"},
     )
     assert said.text.split() == ["502", "403", "403"]
-    assert [(one.host, one.local) for one in said.refused] == [("10.0.0.1", True), ("169.254.169.254", True)]
+    assert refused(said) == {"10.0.0.1": 1, "169.254.169.254": 1}
+
+
+REFUSED = """
+import sys, urllib.request
+try:
+    urllib.request.urlopen("http://evil.example.org/")
+except OSError as refused:
+    print("sunny", refused)
+"""
+
+
+@confines
+@pytest.mark.slow
+def test_a_run_tells_how_many_connections_were_refused_and_the_option_that_allows_them(
+    short_tmp: Path,
+) -> None:
+    commands = {"agent": {"argv": [sys.executable, "-c", REFUSED]}}
+    words = standalone(a_suite(short_tmp, 2), "--model", "command:agent", "--skill-mode", "prepend")
+    environment = {"UPLIFT_COMMANDS": json.dumps(commands), "UPLIFT_SANDBOX": "required"}
+    told = "4 connections to 1 other host were refused; `--network open` allows them, unless they are local"
+    assert uplift(*words, cwd=short_tmp, env=environment).code in (0, 1)
+    assert told in the_artifact(short_tmp)["warnings"]
+    ran = uplift(*words, "--network", "open", "--output", "opened.json", cwd=short_tmp, env=environment)
+    assert ran.code in (0, 1), ran.err
+    assert "refused" not in str(json.loads((short_tmp / "opened.json").read_text())["warnings"])
 
 
 @confines

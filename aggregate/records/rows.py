@@ -93,8 +93,8 @@ ATTEMPTS: dict[str, Column] = {
     "cache_write_tokens": Column("float", "input written to it", "completion.cache_write_tokens"),
     "turns": Column("float", "how many times the model was called", "completion.turns"),
     "truncated": Column("bool", "whether the answer was cut", "completion.truncated"),
-    "skill_invoked": Column(
-        "float", "1 or 0; missing when the model does not tell", "completion.skill_invoked"
+    "skill_loaded": Column(
+        "float", "1 or 0; missing when the model does not tell", "completion.skill_loaded"
     ),
     "served_model": Column("str", "who answered, by the reply's own words", "completion.served_model"),
     "agent_version": Column("str", "version of the agent's program", "completion.agent_version"),
@@ -229,19 +229,6 @@ class RecordRows(NamedTuple):
     checks: list[Row]
 
 
-def _refusals(connections: Counter[tuple[bool, str]]) -> Iterator[str]:
-    """A sentence on the connections of agents that were refused, and one on those that no option allows."""
-    for local, noun, remedy in (
-        (False, "other host", "; `--network open` allows them"),
-        (True, "host of a worker's own machine or network", ""),
-    ):
-        times = [count for (here, _), count in connections.items() if here == local]
-        if times:
-            were = "was" if sum(times) == 1 else "were"
-            made = counted(sum(times), "connection")
-            yield f"{made} to {counted(len(times), noun)} {were} refused{remedy}"
-
-
 def collect(
     records: Iterable[AttemptRecord], tasks: Iterable[TaskInfo] = ()
 ) -> tuple[list[RecordRows], list[str]]:
@@ -254,7 +241,7 @@ def collect(
     by_key: dict[Key, RecordRows] = {}
     repeated = 0
     unknown_arms: Counter[str] = Counter()
-    refused: Counter[tuple[bool, str]] = Counter()
+    refused: Counter[str] = Counter()
     for record in records:
         if not is_known_arm(record.arm):
             unknown_arms[record.arm] += 1
@@ -264,15 +251,20 @@ def collect(
             repeated += 1
             rows = min(by_key[rows.key], rows, key=lambda rows: (_RANK[rows.attempt[_OUTCOME]], repr(rows)))
         elif record.completion is not None:
-            for refusals in record.completion.refused:
-                refused[refusals.local, refusals.host] += refusals.connections
+            for host, connections in record.completion.refused:
+                refused[host] += connections
         by_key[rows.key] = rows
     attempts = _made_once([by_key[key] for key in sorted(by_key)])
     left_out = [
         f"{count} records of unknown arm {plain(arm, 40)} were left out"
         for arm, count in sorted(unknown_arms.items())
     ]
-    left_out += _refusals(refused)
+    if refused:
+        times, hosts = counted(refused.total(), "connection"), counted(len(refused), "other host")
+        were = "was" if refused.total() == 1 else "were"
+        left_out.append(
+            f"{times} to {hosts} {were} refused; `--network open` allows them, unless they are local"
+        )
     if repeated:
         left_out.append(f"{repeated} records repeat an attempt that has one already; one of each was kept")
     if copies := len(by_key) - len(attempts):

@@ -146,6 +146,10 @@ class ResultSettings(SharedSettings):
     weak_baseline: Annotated[
         WeakBaseline, Setting("Gate", "error or warn, when the baseline passes less than 20 %.", "WHAT")
     ] = "error"
+    unloaded: Annotated[
+        WeakBaseline,
+        Setting("Gate", "error or warn, when no attempt loaded the mounted skill that should have.", "WHAT"),
+    ] = "error"
     eval_threshold: Annotated[
         float, Setting("Gate", "Candidates ranked below this score are skipped.", "SCORE")
     ] = 6.0

@@ -8,6 +8,8 @@ from judges.spec import Contains, Equals, Length, Regex
 
 _SHOWN_CHARACTERS = 40
 _MATCH_CHARACTERS = 60
+# Spaces that nobody sees, and `str.split` passes over: with them, a long text would be one word, and none a long one.
+_UNSEEN_SPACES = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"), " ")
 
 
 def contains(spec: Contains, text: str) -> Judgment:
@@ -86,7 +88,7 @@ def regex(spec: Regex, text: str) -> Judgment:
 
 def length(spec: Length, text: str) -> Judgment:
     """Score is 1 or 0; white space around the output does not count."""
-    text = composed(text).strip()
+    text = composed(text).translate(_UNSEEN_SPACES).strip()
     look_at_clock()
     sizes = {"characters": len(text), "words": len(text.split()), "lines": len(text.splitlines())}
     has, broken = [], []

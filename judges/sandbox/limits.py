@@ -47,13 +47,9 @@ class Cgroup:
         self.path.mkdir()
         self._set("memory.max", limits.memory_bytes * share)
         self._set("pids.max", limits.processes * share + 8)  # and ours
+        quota = f"{max(1, len(os.sched_getaffinity(0)) - 1) * _PERIOD} {_PERIOD}"
         # Not every machine has these.
-        processors = max(1, len(os.sched_getaffinity(0)) - 1)
-        for name, value in (
-            ("memory.swap.max", 0),
-            ("cpu.weight", 50),
-            ("cpu.max", f"{processors * _PERIOD} {_PERIOD}"),
-        ):
+        for name, value in (("memory.swap.max", 0), ("cpu.weight", 50), ("cpu.max", quota)):
             with suppress(OSError):
                 self._set(name, value)
 

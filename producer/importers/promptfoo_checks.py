@@ -306,7 +306,9 @@ def _pattern(pattern: str) -> Made:
 
 def _rubric(text: str, threshold: float | None, own_words: str) -> Made:
     judge: dict[str, Any] = {"type": "llm-rubric", "rubric": text, "sees": ["output"]}
-    if threshold is not None and 0 <= threshold <= 1:
+    if threshold is not None:
+        if threshold > 1:
+            raise Refused(f"threshold is the number {threshold:g}; must be from 0 to 1")
         judge["pass_threshold"] = threshold
     return Made(judge, _OWN_WORDS.format(f"those of {own_words}") if own_words else "")
 

@@ -12,7 +12,9 @@ import base64
 import binascii
 import hmac
 import logging
+import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,7 @@ from flower.options import options  # type: ignore[import-untyped]  # Flower has
 from flower.urls import settings  # type: ignore[import-untyped]  # Flower has no hints
 from tornado.httputil import HTTPServerRequest
 
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from workers.process.celery_app import App
 from workers.store.backlog import backlog
 from workers.store.redis_client import connect
@@ -39,10 +41,8 @@ class InvalidLogin(ValueError):
     """A user name or password that HTTP's basic authentication cannot carry, for the reason given."""
 
 
-class CannotListen(UpliftError):
+class CannotListen(InfrastructureError):
     """The address or port cannot be used, for the reason given."""
-
-    exit_code = INFRASTRUCTURE
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,13 @@ class Monitor:
             raise CannotListen(f"cannot listen on {address}, port {port}: {problem.strerror}") from None
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until told to stop; ends this process, because Flower's threads try for ever to reach a lost broker."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
+        with suppress(KeyboardInterrupt):
             self._flower.start()
-        except KeyboardInterrupt:
-            pass
-        finally:
+        with suppress(KeyboardInterrupt):
             self._flower.stop()
+        os._exit(0)
 
 
 def _is_plain(text: str) -> bool:

@@ -138,6 +138,7 @@ class CommandSpec(_Message):
     turns_path: str | None = None
     skill_invoked_path: str | None = None
     error_path: str | None = None
+    trajectory: str | None = None
     environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     skill_folder: str | None = None
     skill_argv: tuple[str, ...] = ()
@@ -237,6 +238,10 @@ class ModelSettings(CallSettings):
     limits: dict[str, Limits] = {}
     default_limits: Limits = NO_LIMITS
 
+    def limits_of(self, model: str) -> Limits:
+        """A model's own limits, or the run's default ones."""
+        return self.limits.get(model, self.default_limits)
+
 
 class Cell(NamedTuple):
     """Where an attempt stands: positions of its task, model and arm in the manifest, and its number from 1."""
@@ -301,6 +306,19 @@ class WorkerSettings(SharedSettings):
             "Ask no judge model once a required check that asks none has failed; such scores are missing.",
         ),
     ] = False
+    trajectory: Annotated[
+        Literal["all", "failed", "off"],
+        Setting(
+            "Output",
+            "Keep the steps of all attempts, of those that failed, or of none (off): they hold what agents saw.",
+            "WHICH",
+        ),
+    ] = "all"
+    trajectory_mb: Annotated[
+        float,
+        Field(ge=0),
+        Setting("Output", "How many MB of steps a run keeps on the server, compressed.", in_evaluate=False),
+    ] = 256
     sandbox: Annotated[
         Sandbox,
         Setting(

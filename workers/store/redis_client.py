@@ -18,7 +18,7 @@ from redis.connection import HiredisRespSerializer
 from redis.retry import Retry
 
 from aggregate.text.formats import plain
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from workers.store.keys import HELD, PROBE, PROTOCOL, WORKER, WORKERS, with_authority
 
 SEEN_SECONDS = 30
@@ -46,10 +46,8 @@ def is_away(problem: BaseException | None) -> bool:
     return bool(refused) or isinstance(problem, (*AWAY, *_FULL_OR_REPLACED)) or is_away(problem.__cause__)
 
 
-class UnusableServer(UpliftError):
+class UnusableServer(InfrastructureError):
     """The server cannot hold a run safely, for the reason given."""
-
-    exit_code = INFRASTRUCTURE
 
 
 def connect(
