@@ -111,8 +111,9 @@ class AgentNetwork:
 
 def network_of(settings: ModelSettings, request: Request, providers: Iterable[str]) -> AgentNetwork:
     """The network of an agent: its providers, by address (with a scheme) or as HOST[:PORT], and what is granted."""
-    granted = request.task.network if request.task else ()
-    return AgentNetwork(_places(providers), _places(granted), settings.network == "open")
+    wished = request.task.network if request.task else ()
+    # Whether the worker grants it was asked before: see `workers.models.policy`.
+    return AgentNetwork(_places(providers), _places(wished), settings.network == "open")
 
 
 def _places(names: Iterable[str]) -> frozenset[tuple[str, int]]:
