@@ -443,6 +443,62 @@ async def test_a_benchmark_file_that_needs_the_oracle_is_a_broken_suite(suite, s
     assert "original: loading: ImportError: only the oracle itself may see its code" in str(judgment.error)
 
 
+# Ends the process of the output's code at once after an answer, so that its end is told in place of "stopped".
+ENDS_AFTER_AN_ANSWER = """
+import os
+from judges.inside import benchmark_child
+def work():
+    return 42
+waits = os.waitpid
+def ends(*given):
+    waits(*given)
+    os.kill(os.getpid(), 9)
+os.waitpid = ends
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_code_that_ends_right_after_an_answer_fails_and_is_no_error(suite, sandbox):
+    judgment = await suite.write(bench=TESTED).judge(ENDS_AFTER_AN_ANSWER, sandbox)
+    assert is_failed(judgment), judgment
+    assert "the process ended (exited 137)" in judgment.details or "exited -9" in judgment.details, judgment
+
+
+# What the output's process says in place of an answer, once its code has been loaded.
+SAYS = """
+import os
+from judges.inside import benchmark_child
+sends = benchmark_child.Line.send
+def send(line, answer):
+    says(line.writes, lambda told: sends(line, told), answer)
+benchmark_child.Line.send = send
+def work():
+    return 42
+"""
+NO_ANSWERS = {
+    "a list in lists without end": "os.write(writes, b'[' * 100_000 + b'\\n')",
+    "no JSON": "os.write(writes, b'\\xff\\xfe\\n')",
+    "an endless line": "while True: os.write(writes, b'x' * 65536)",
+    "two answers": "send(answer); send(answer)",
+    "a list": "send([answer])",
+    "nothing": "send(None)",
+    "a huge number": "os.write(writes, b'9' * 100_000 + b'\\n')",
+    "a failure that is none": "send({'failed': {'why': ['x' * 3_000_000]}})",
+    "a status that cannot be looked up": "send({'status': ['passed'], 'why': 1, 'value': {'answer': {}}})",
+    "half a character": "send({'status': 'failed', 'why': '\\ud800\\x00', 'value': '\\ud800'})",
+    "its end": "os._exit(127)",
+    "the end of all": "os.kill(-1, 9) if os.getpid() < 10 else os._exit(1)",
+}
+
+
+@pytest.mark.parametrize("says", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
+async def test_what_is_no_answer_fails_and_is_no_error_nor_a_long_story(suite, says):
+    output = f"{SAYS}def says(writes, send, answer): {says}\n"
+    judgment = await suite.write(bench=TESTED).judge(output)
+    assert is_failed(judgment), judgment
+    assert len(judgment.details) < 4000
+
+
 async def test_a_sandbox_that_does_not_start_for_the_output_is_an_error_and_not_its_fault(suite, monkeypatch):
     started = command.run_blocking
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from pytest_judging import a_suite, children, processes_naming, until
 
-from judges.inside import supervisor
+from judges.inside import remove_folder, supervisor
 from judges.judgment import Sandbox
 from judges.sandbox import bubblewrap, command
 from judges.sandbox import limits as cgroup
@@ -243,6 +244,29 @@ async def test_what_is_written_to_disk_without_bubblewrap_is_bounded(elsewhere: 
     )
     result = await command.run(wanted, "off")
     assert result.ending == "disk", result
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no shared memory")
+def test_files_in_shared_memory_without_bubblewrap_are_bounded_and_go_where_the_user_does() -> None:
+    name = f"uplift-test-{random.random()}"
+    code = f"""
+import os, time
+os.mkdir("/dev/shm/{name}")
+for n in range(40):
+    open(f"/dev/shm/{name}/{{n}}", "wb").write(bytes({MIB}))
+open("/dev/shm/{name}-file", "wb").write(b"x")
+os.symlink("/etc", "/dev/shm/{name}-link")
+time.sleep(float(os.environ["WAIT"]))
+"""
+    for wait, ending, most in ((60, "disk", 20), (0, "exited", 512)):
+        limits = SandboxLimits(disk_bytes=most * MIB)
+        fills = SandboxCommand([*PYTHON, code], 60, environment={"WAIT": str(wait)}, limits=limits)
+        result = asyncio.run(command.run(fills, "off"))
+        left = list(Path("/dev/shm").glob(f"{name}*"))
+        for path in left:
+            remove_folder.remove(path)
+        assert result.ending == ending, result
+        assert bool(left) is (os.geteuid() != 0)
 
 
 async def test_processor_time_is_bounded_for_processes_that_outlive_their_parent_too(

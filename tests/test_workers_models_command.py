@@ -172,7 +172,7 @@ async def test_a_program_that_judges_is_confined_as_the_run_says(
 
 @asynccontextmanager
 async def _at_once(run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
-    yield Turn(cast(Any, None), Permit(spec, "", 0, Limits()), run, lambda run_id, model: None)
+    yield Turn(cast(Any, SimpleNamespace(limits=None)), run, Permit(spec, "", 0, Limits()))
 
 
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:

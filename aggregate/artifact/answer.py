@@ -93,7 +93,9 @@ def _state(artifact: Artifact) -> tuple[AnswerState, Scope | None, str]:
     if artifact.verdict == "error":
         return "no_result", None, f"NO RESULT: {_why_not(artifact)}"
     if artifact.baseline == "none":
-        return "alone", None, f"RAN ALONE: {_rate_of(artifact, artifact.arm)} of attempts passed"
+        share = artifact.metrics_of(artifact.arm).attempt_pass_rate
+        passed = "an unknown share" if share is None else rate(share)
+        return "alone", None, f"RAN ALONE: {passed} of attempts passed"
     decisions: tuple[tuple[Scope, DecisionName | None], ...] = (
         ("tasks_like_these", artifact.decision),
         ("exactly_this_suite", artifact.suite_decision),
@@ -125,14 +127,10 @@ def _made(artifact: Artifact) -> str:
     return f"{counts.made} of {counts.planned} attempts"
 
 
-def _rate_of(artifact: Artifact, arm: str) -> str:
-    share = artifact.metrics_of(arm).attempt_pass_rate
-    return "an unknown share" if share is None else rate(share)
-
-
 def _why_not(artifact: Artifact) -> str:
     codes = artifact.reason_codes or []
-    errors, run = _errors(artifact)
+    arms = [artifact.metrics_of(arm) for arm in (artifact.arm, BASELINE)]
+    errors, run = sum(arm.n_errors for arm in arms), sum(arm.n for arm in arms)
     if artifact.status == "over_budget":
         return f"the budget ran out after {_made(artifact)}"
     if artifact.status == "hopeless":
@@ -144,12 +142,6 @@ def _why_not(artifact: Artifact) -> str:
     if "errors" in codes or errors:
         return f"{errors} of {counted(run, 'attempt')} ended in error"
     return "no task was judged in both arms"
-
-
-def _errors(artifact: Artifact) -> tuple[int, int]:
-    """How many attempts of both arms ended in error, and how many were run."""
-    arms = [artifact.metrics_of(arm) for arm in (artifact.arm, BASELINE)]
-    return sum(arm.n_errors for arm in arms), sum(arm.n for arm in arms)
 
 
 def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
@@ -332,7 +324,7 @@ def _diagnosis(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
 
 def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The tasks that lost at least half of their attempts, worst first, and how many gained as much."""
-    broke, mended = broken_tasks(artifact), len(_moved(artifact, 1))
+    broke, mended = _moved(artifact, -1), len(_moved(artifact, 1))
     if not broke and not mended:
         return None
     said, values = [], Values(broke=len(broke), mended=mended)
@@ -350,12 +342,8 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     return _line("tasks", " · ".join(said), values)
 
 
-def broken_tasks(artifact: Artifact) -> list[str]:
-    """The tasks that lost at least half of their attempts, worst first."""
-    return _moved(artifact, -1)
-
-
 def _moved(artifact: Artifact, side: int) -> list[str]:
+    """The tasks that lost (-1) or gained (1) at least half of their attempts, largest difference first."""
     differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
     return sorted(far, key=lambda task: (-side * differences[task], task))
@@ -446,7 +434,7 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
         yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
-    if (broke := broken_tasks(artifact)) and state in _COMPARED:
+    if (broke := _moved(artifact, -1)) and state in _COMPARED:
         yield "read what broke", "show", run, broke[0]
     if state in _COMPARED:
         moved = [one.task_id for one in artifact.changes]  # losses first

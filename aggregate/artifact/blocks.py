@@ -177,17 +177,11 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
     repeated = tasks[(tasks["arm"] == arm) & (tasks["n_scored"] >= 2)]
     names = ("task", "model", "n_scored", "accuracy_std_dev", "accuracy_range")
     columns = (values(repeated[name]) for name in names)
-    spreads = consistency_of(
-        {
-            f"{task} ({model})" if several else task: spread_of(
-                n,
-                std,
-                spread,
-                concept_overlap(matched[task, model], has_concepts=(task, model) in with_concepts),
-            )
-            for task, model, n, std, spread in zip(*columns, strict=True)
-        }
-    )
+    by_task = {}
+    for task, model, n, std, spread in zip(*columns, strict=True):
+        overlap = concept_overlap(matched[task, model], has_concepts=(task, model) in with_concepts)
+        by_task[f"{task} ({model})" if several else task] = spread_of(n, std, spread, overlap)
+    spreads = consistency_of(by_task)
     if spreads is None:
         return None
     agreeing, by_task = spreads["unseen_bound"], spreads.pop("tasks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
@@ -151,13 +152,20 @@ class Observer:
     def __init__(self) -> None:
         self.run_ids: set[str] = set()
         self.started: str | None = None
-        self.attempts: dict[tuple[str, str, str], int] = {}
-        self.tasks: dict[str, set[tuple[Any, ...]]] = {}  # what its records say of each
+        self.attempts: Counter[tuple[str, str, str]] = Counter()
+        self.tasks: dict[str, set[tuple[Any, ...]]] = defaultdict(set)  # what its records say of each
 
     def watch(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
         """The same records, each noted as it goes by."""
         for record in records:
-            self._add(record)
+            task, arm, model, run_id, started, *facts, judgments = _OBSERVED(vars(record))
+            unit = (task, arm, model or UNKNOWN_MODEL)
+            self.attempts[unit] += 1
+            if run_id:
+                self.run_ids.add(run_id)
+            if started and (self.started is None or started < self.started):
+                self.started = started
+            self.tasks[task].add((*facts, judgments[0].kind if judgments else None))
             yield record
 
     def info(self) -> RunInfo:
@@ -180,21 +188,10 @@ class Observer:
             warnings=tuple(sorted(warnings)),
         )
 
-    def _add(self, record: AttemptRecord) -> None:
-        task, arm, model, run_id, started, tier, tags, should_trigger, judgments = _OBSERVED(vars(record))
-        unit = (task, arm, model or UNKNOWN_MODEL)
-        self.attempts[unit] = self.attempts.get(unit, 0) + 1
-        if run_id:
-            self.run_ids.add(run_id)
-        if started and (self.started is None or started < self.started):
-            self.started = started
-        judge = judgments[0].kind if judgments else None
-        self.tasks.setdefault(task, set()).add((tier, tags, judge, should_trigger))
-
 
 def _merged(task: str, facts: set[tuple[Any, ...]], warnings: list[str]) -> TaskInfo:
     """A task as all records together tell it; a warning is added where they do not agree."""
-    tiers, tags, judges, triggers = (set(values) - {None, ""} for values in zip(*facts, strict=True))
+    tiers, tags, triggers, judges = (set(values) - {None, ""} for values in zip(*facts, strict=True))
     if len(triggers) > 1:
         warnings.append(f"task {task} should trigger and should not; that it should is used")
     if len(tiers) > 1:

@@ -32,9 +32,6 @@ from judges.sandbox.command import Input, SandboxCommand, SandboxResult
 from judges.spec import CommandCheck, Files, PythonFunction
 
 _TOLERANCE = 1e-9
-# The program gets the output on stdin; what it prints goes to the report, its complaints to the output.
-_WITH_STDIN = 'exec "$@" <"$AI_OUTPUT_FILE" >&3 3>&-'
-_NOT_STARTED = (126, 127)  # what a shell says of a program that is not there, or cannot be run
 
 
 async def judge(
@@ -59,6 +56,7 @@ def _run(
     if workspace.suite is not None and (workspace.suite / "fixtures").is_dir():
         inputs["fixtures"] = (workspace.suite / "fixtures").resolve()
     environment: dict[str, str | Input] = {}
+    text, stdin = completion.text.encode(errors="replace"), None
     argv: list[str | Input]
     if isinstance(spec, PythonFunction):
         name, _, function = spec.function.rpartition(":")
@@ -67,15 +65,17 @@ def _run(
     else:
         environment["PYTHONPATH"] = command.CODE  # where it finds `uplift_judge`
         python = bubblewrap.python() if spec.argv[0] in ("python", "python3") else spec.argv[0]
-        argv = ["/bin/sh", "-c", _WITH_STDIN, "sh"]
-        for word in (python, *spec.argv[1:]):
-            argv.append(_fixture(word, workspace) if word.startswith("fixtures/") else word)
+        argv = [
+            _fixture(word, workspace) if word.startswith("fixtures/") else word
+            for word in (python, *spec.argv[1:])
+        ]
+        stdin = text
     if workspace.trajectory is not None:
         inputs["steps.json"] = workspace.trajectory.model_dump_json(exclude_defaults=True).encode()
         environment["AI_TRAJECTORY_FILE"] = Input("steps.json")
     confinement = command.confinement(workspace.sandbox)
-    check = SandboxCommand(argv, spec.timeout_seconds, inputs, environment, nonce=nonce.encode())
-    work = command.examining(check, completion.text.encode(errors="replace"), workspace.left)
+    check = SandboxCommand(argv, spec.timeout_seconds, inputs, environment, nonce=nonce.encode(), stdin=stdin)
+    work = command.examining(check, text, workspace.left)
     result = command.run_blocking(work, confinement, cancelled)
     judged = _returned(spec, result, nonce) if isinstance(spec, PythonFunction) else _said(spec, result)
     return command.marked(judged, result)
@@ -102,9 +102,8 @@ def _returned(spec: PythonFunction, result: SandboxResult, nonce: str) -> Judgme
 
 def _said(spec: CommandCheck, result: SandboxResult) -> Judgment:
     """Judge by the exit code, and by the JSON that the program printed, if it did."""
-    if result.error or result.exit_code in _NOT_STARTED:
-        error = result.error or f"{spec.argv[0]} cannot be started: {result.last_words or 'no such program'}"
-        return Judgment(judge=spec.type, details=error, error=error)
+    if result.error:
+        return Judgment(judge=spec.type, details=result.error, error=result.error)
     if result.ending != "exited":
         return _failed(spec, command.ENDINGS[result.ending])
     printed = result.report.decode(errors="replace").strip()

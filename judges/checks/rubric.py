@@ -207,23 +207,31 @@ _ESCAPE = re.compile(
     r"""\\(?:u\{([0-9a-f]{1,6})\}|u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|[nrtbf]|(["'/\\]))""",
     re.IGNORECASE,
 )
-_NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)"
+_NUMBER = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*/\s*(\d+))?")
+_BESIDE = 60  # characters between a name and its number, at most
 _MOST_ESCAPING = 4  # of escaped text that is escaped again
 
 
 def _is_planted(points: Mapping[str, float], reasoning: str, shown: str) -> bool:
-    """Whether the output holds each number beside its name, and the reasoning where there is one."""
+    """Whether the output holds each number, also as percentage or fraction, beside its name, and all the reasoning."""
     text = _plain(shown)
     if _letters(_plain(reasoning)) not in _letters(text):
         return False
-    for name, number in points.items():
-        beside = re.escape(_plain(name).strip()) + r"[^\w.+-]{0,40}" + _NUMBER
-        found = re.findall(beside, text)
-        if not any(
-            math.isclose(float(digits) / (100 if percent else 1), number) for digits, percent in found
-        ):
-            return False
-    return True
+    held = [
+        (
+            float(found[1]),
+            float(found[2] or 100),
+            text[max(0, found.start() - _BESIDE) : found.end() + _BESIDE],
+        )
+        for found in _NUMBER.finditer(text)
+    ]
+    return all(
+        any(
+            (math.isclose(value, number) or math.isclose(value, number * whole)) and name in around
+            for value, whole, around in held
+        )
+        for name, number in ((_plain(name).strip(), number) for name, number in points.items())
+    )
 
 
 def _plain(text: str) -> str:

@@ -32,7 +32,7 @@ from typing import Any
 
 import uplift_judge
 from judges.inside import drop_rights
-from judges.inside.benchmark_child import Line
+from judges.inside.benchmark_child import MAX_WHY_CHARACTERS, Line
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 PROCESSORS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else None
@@ -87,6 +87,7 @@ class Version:
         self.deadline = deadline
         self.busy_seconds = 0.0
         self.holds: dict[str, Any] = {}
+        self._heard = b""
 
     def start(self) -> None:
         """Load both files, and wait to be asked."""
@@ -121,13 +122,22 @@ class Version:
     def stop(self) -> None:
         """Stop everything that this version has started; returns when it stands still, or is gone."""
         self.tell("stop")
-        with suppress(OSError):
-            self._process.recv(16)
+        self._heard = b""
+        while b"stopped" not in self._heard and self._listen():
+            pass
 
     def tell(self, word: str) -> None:
         """Tell who started the process what is to become of it."""
         with suppress(OSError):
             self._process.send(word.encode())
+
+    def _listen(self) -> bytes:
+        """What who started the process tells next; it may tell of its end when it is asked to stop it."""
+        told = b""
+        with suppress(OSError):
+            told = self._process.recv(1000)
+        self._heard += told
+        return told
 
     def close(self) -> None:
         """End the process, if it has not ended by itself."""
@@ -158,11 +168,13 @@ class Version:
         except ValueError:
             raise Broken(self, f"{doing}: something other than an answer came back") from None
         if isinstance(answer, dict) and "failed" in answer:
-            raise Broken(self, f"{doing}: {answer['failed']}")
+            raise Broken(self, f"{doing}: {str(answer['failed'])[:MAX_WHY_CHARACTERS]}")
         return answer
 
     def _why_it_ended(self, doing: str) -> Broken:
-        told = self._process.recv(1000).decode(errors="replace")
+        while self._listen():
+            pass
+        told = self._heard.decode(errors="replace").removeprefix("stopped")
         if told.partition(" ")[0] in ("exited", "timeout", "memory", "disk"):
             return Broken(self, f"{doing}: the process ended ({told})")
         return NotStarted(self, f"{doing}: {told or 'the judgment is over'}")

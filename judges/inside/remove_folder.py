@@ -11,13 +11,13 @@ LONG_PATH = 900  # characters, of up to 4 bytes each; Linux takes paths of up to
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder and all that it holds; nothing is raised, and what cannot be deleted stays.
+    """Delete a folder and all that it holds, or a file; nothing is raised, and what cannot be deleted stays.
 
     Of a link only the link goes, never what it leads to.
     Only root may delete from a folder without write permission, so each one gets it first. A program can nest
     folders more deeply than a path, open files or recursion reach: below LONG_PATH they are moved up.
     """
-    if folder.is_symlink():
+    if folder.is_symlink() or not folder.is_dir():
         with suppress(OSError):
             folder.unlink()
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from judges.inside import drop_rights, remove_folder
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_BYTES = 4096
+SHARED = ("/dev/shm", "/tmp", "/var/tmp")
 
 
 def descendants(root: int) -> list[int]:
@@ -47,16 +49,26 @@ def written_bytes(processes: Iterable[int]) -> int:
     return sum(_written(process) for process in processes)
 
 
-def allocated_bytes(folder: Path) -> int:
-    """What all in a folder takes, at least a block a file; what goes away meanwhile is not counted."""
-    total, waiting = 0, [folder]
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+def allocated_bytes(places: Iterable[Path]) -> int:
+    """What files and folders with all in them take, at least a block each; what goes away meanwhile is not counted."""
+    total, waiting = 0, list(places)
+    for place in waiting:  # which grows meanwhile
+        with suppress(OSError):
+            about = place.lstat()
+            total += max(_BLOCK_BYTES, about.st_blocks * 512)
+            waiting += list(place.iterdir()) if stat.S_ISDIR(about.st_mode) else []
+    return total
+
+
+def shared_by(user: int) -> set[Path]:
+    """What a user has in folders that everybody may write to; for a user with other programs, only in memory."""
+    found: set[Path] = set()
+    for folder in SHARED if user >= drop_rights.FIRST_PRIVATE_UID else SHARED[:1]:
+        with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    total += max(_BLOCK_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
-                    waiting += [Path(entry)] if entry.is_dir(follow_symlinks=False) else []
-    return total
+                    found |= {Path(entry)} if entry.stat(follow_symlinks=False).st_uid == user else set()
+    return found
 
 
 def kill_descendants(root: int) -> None:
@@ -137,6 +149,8 @@ def _outlive(child: int, settings: drop_rights.RightsSettings) -> NoReturn:
     ended = _watch(child, lifeline)
     if sys.platform == "linux":
         kill_descendants(os.getpid())
+        for left in shared_by(private_user(os.getpid())):
+            remove_folder.remove(left)
     if settings.folder is not None and _worker_is_gone(lifeline):
         remove_folder.remove(Path(settings.folder))
     os._exit(128 + os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended))
@@ -177,11 +191,16 @@ def _worker_is_gone(lifeline: int) -> bool:
 def _for_this_process(settings: drop_rights.RightsSettings) -> drop_rights.RightsSettings:
     """Settings for this child: as root a user of its own; else a process limit above what the user already runs."""
     if os.geteuid() == 0 and _may_change_user():
-        user = drop_rights.FIRST_PRIVATE_UID + os.getpid()
+        user = private_user(os.getppid())
         for name in WRITABLE if settings.folder else ():
             os.chown(Path(str(settings.folder), name), user, user)
         return replace(settings, user=user)
     return replace(settings, processes=settings.processes + _tasks_of_user() + _OTHERS_MAY_START)
+
+
+def private_user(supervisor: int) -> int:
+    """The user whom a root worker's command becomes under a supervisor with this process id."""
+    return drop_rights.FIRST_PRIVATE_UID + supervisor
 
 
 def _may_change_user() -> bool:

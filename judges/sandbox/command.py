@@ -93,8 +93,8 @@ CODE = Input("../code")  # our own modules
 class SandboxCommand:
     """What to run, on what, and how long at most; an input may take the place of a file in a folder before it.
 
-    Of `examinees` it may have any started by their names, apart from it: it asks for them on descriptor 4, where it
-    finds the nonce first.
+    Given `stdin`, what it prints is its report. Of `examinees` it may have any started by their names, apart from it:
+    it asks for them on descriptor 4, where it finds the nonce first.
     """
 
     argv: Sequence[str | Input]
@@ -104,6 +104,7 @@ class SandboxCommand:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     examinees: Mapping[str, SandboxCommand] = field(default_factory=dict)
     nonce: bytes = b""
+    stdin: bytes | None = None
 
 
 def examining(command: SandboxCommand, text: bytes, left: Path | None) -> SandboxCommand:
@@ -352,6 +353,11 @@ def _start(
         ends["ask_fd"] = ask_fd
         keep.append(ask_fd)
     stdio = (request.stdout, request.stderr, request.stdin) if request else (taps.output.write_end,)
+    if command.stdin is not None:
+        file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - `held` closes it
+        file.write(command.stdin)
+        file.seek(0)
+        stdio = (taps.report.write_end, taps.output.write_end, file.fileno())
     more = {"folder": str(folder.path)} if folder else {"user": user, "namespace": True}
     told = settings(command.limits, command.timeout_seconds, **ends, **more)
     argv = [_resolved(value, inputs) for value in command.argv]
@@ -406,9 +412,10 @@ def _resolved(value: str | Input, root: str) -> str:
 
 
 def _start_error(taps: Taps) -> str | None:
-    if taps.status.taken == b"started":
-        return None
-    said = taps.status.taken.removeprefix(b"started: ") or taps.output.taken[-500:] or b"it gave no reason"
+    begun, _, why = taps.status.taken.partition(b": ")
+    if begun == b"started":
+        return why.decode(errors="replace") or None
+    said = taps.status.taken or taps.output.taken[-500:] or b"it gave no reason"
     return "the sandbox did not start: " + said.decode(errors="replace").strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,7 @@ class Supervised:
     ) -> None:
         self._lifeline = lifeline
         self._folder = cwd.parent
+        self._before = supervisor.shared_by(os.geteuid())
         self.process = subprocess.Popen(
             argv,
             env=dict(environment),
@@ -71,9 +73,11 @@ class Supervised:
         return supervisor.descendants(self.process.pid)
 
     def disk_bytes(self) -> int:
-        """What the command has written, here or elsewhere, or what its folder takes if that is more."""
+        """What the command has written to disks, or what its files take if that is more."""
         processes = [self.process.pid, *self.inside()]
-        return max(supervisor.written_bytes(processes), supervisor.allocated_bytes(self._folder))
+        user = os.geteuid() or supervisor.private_user(self.process.pid)
+        files = {self._folder, *supervisor.shared_by(user)} - self._before
+        return max(supervisor.written_bytes(processes), supervisor.allocated_bytes(files))
 
     def kill(self) -> None:
         """Tell the supervisor to kill the command with all its descendants."""

@@ -85,13 +85,12 @@ def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     return evaluate.evaluate(made, where, lambda store: _bring(made, where.places, store))
 
 
-def _note_grounds(made: Plan, places: Places) -> None:
+def _note_grounds(made: Plan, earlier: str, places: Places) -> None:
     """The answers rest on what the earlier run noted; tasks that ask something else now rest on nothing."""
-    assert made.rejudged_from is not None
-    noted = fingerprints.read(places, made.rejudged_from)
+    noted = fingerprints.read(places, earlier)
     if noted is None:
         return
-    asked = {task.id: task for task in read_tasks(places.tasks(made.rejudged_from))}
+    asked = {task.id: task for task in read_tasks(places.tasks(earlier))}
     same = {task.id for task in made.suite.tasks if not is_other_question(task, asked[task.id])}
     now = fingerprints.of(made)
     tasks = {task: content for task, content in now.tasks.items() if task in same}
@@ -160,9 +159,8 @@ def _arms(ran: list[Artifact]) -> tuple[PlannedArm, ...]:
 
 def _bring(made: Plan, places: Places, store: Store) -> Reuse:
     """Put the completions and agents' files on the server; attempts that have none are not made again."""
-    _note_grounds(made, places)
-    earlier = made.rejudged_from
-    assert earlier is not None
+    earlier = made.rejudged_from or ""
+    _note_grounds(made, earlier, places)
     kept = Workspaces(places.workspaces(earlier))
     brought, seen, steps = set[str](), set[int](), set[str]()
     unanswered: dict[int, AttemptRecord] = {}

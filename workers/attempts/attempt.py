@@ -147,13 +147,13 @@ class Attempt:
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
-        source = run.source_of_answers(self._question.model)
-        if source is not None or self._claim.errors or run.manifest.has_answers:
+        terms = run.terms(self._question.model)
+        if terms.source is not None or self._claim.errors or run.manifest.has_answers:
             self._workspace = stored = Stored(run, self._index)
-            if (answer := await stored.answer(self._question, source)) is not None:
+            if (answer := await stored.answer(self._question, terms.source)) is not None:
                 return answer
             self._workspace = None
-        if run.is_agent(self._question.model):
+        if terms.is_agent:
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         await turn.permit()
         run.claims.asked.add(self._claim.token)
@@ -233,7 +233,8 @@ class Attempt:
     def _note_cost(self, answer: Answer) -> None:
         """Remember the dearest attempt of a model: the next ones reserve as much. A failed one only raises that."""
         cost, costs, model = answer.bill.usd, self._run.largest_costs, self._question.model
-        if cost and (answer.outcome is None or cost > self._estimate()):
+        is_known = cost > 0 or is_simulated(model)
+        if is_known and (answer.outcome is None or cost > self._estimate()):
             costs[model] = max(cost, costs.get(model, 0.0))
 
     async def note(self, answer: Answer) -> None:
@@ -449,21 +450,29 @@ def _characters(record: AttemptRecord) -> int:
     """About how much text a record has: what the model said, and what judges said of it."""
     said = len(record.completion.text) if record.completion else 0
     for judgment in record.judgments:
-        said += len(judgment.details) + sum(map(len, judgment.matched)) + sum(map(len, judgment.missed))
-        said += sum(len(criterion.name) for criterion in judgment.criteria)
+        said += len(judgment.details) + sum(map(len, judgment.matched + judgment.missed))
+        said += sum([len(criterion.name) for criterion in judgment.criteria])
     return said + len(record.details or "") + len(record.error or "")
 
 
 def _grade(judgment: Judgment) -> dict[str, Any]:
     """The fields of a record that a judge decides."""
-    kept = {name: getattr(judgment, name) for name in ("score", "details", "error", *_MEASURED)}
     # What was measured is the record's, and not its judgment's too.
     judgments = judgment.panel or (judgment,)
     if judgment.benchmarks or judgment.tests or judgment.snapshot:
         judgments = tuple(
             one.model_copy(update=_MEASURED) if _measured_by(one, judgment) else one for one in judgments
         )
-    return {"outcome": _OUTCOMES[judgment.passed], "judgments": judgments, **kept}
+    return {
+        "outcome": _OUTCOMES[judgment.passed],
+        "judgments": judgments,
+        "score": judgment.score,
+        "details": judgment.details,
+        "error": judgment.error,
+        "benchmarks": judgment.benchmarks,
+        "tests": judgment.tests,
+        "snapshot": judgment.snapshot,
+    }
 
 
 def _measured_by(one: Judgment, judgment: Judgment) -> bool:

@@ -11,10 +11,11 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from judges.errors import UpliftError
@@ -90,8 +91,7 @@ class ModelTimedOut(TimeoutError):
         self.completion = completion
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One question, with what agents and simulated models need beside the prompt.
 
     `prompt` already holds the skill's text in prepend mode; `skill` is the folder to mount in mount mode.
@@ -110,7 +110,7 @@ class Request:
     workspace: Path | None = None
     suite: Path | None = None
     trace: object = None
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = MappingProxyType({})
     timeout_seconds: float = 300.0
     sandbox: Sandbox = "auto"
 

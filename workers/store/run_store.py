@@ -358,7 +358,10 @@ class Store:
             raise _other_version(run_id, problem) from None
 
     def runs(self) -> list[str]:
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace")
+            for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))
+        ]
         return [run_id for run_id in run_ids if self.client.exists(Keys(run_id).state)]
 
     def progress(self, run_id: str) -> Progress:
@@ -430,7 +433,9 @@ class Store:
 
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace") for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))
+        ]
         pipe = self.client.pipeline(transaction=False)
         for run_id in run_ids:  # most are over, and kept for days
             pipe.exists(Keys(run_id).artifacts)
