@@ -36,3 +36,9 @@ class UpliftError(Exception):
         text = str(self)
         wrong, _, remedy = text.rpartition("; ") if "\n" not in text else ("", "", "")
         return (wrong, remedy) if wrong else (text, "")
+
+
+class InfrastructureError(UpliftError):
+    """What was asked for is right: the machine, the server or the provider must change."""
+
+    exit_code = INFRASTRUCTURE

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from judges.trajectory import Trajectory
 
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
@@ -66,16 +69,18 @@ Seconds = Annotated[float | None, _SECONDS]
 Tally = Annotated[int, COUNT]
 
 
-class _Stored(BaseModel):
+class AttemptPart(BaseModel):
     """What is stored of an attempt: it never changes, and fields that a later version wrote are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Completion(_Stored):
+class Completion(AttemptPart):
     """What the model returned. None means unknown, never zero.
 
     `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
+    `tool_calls` and `tool_errors` count by tool; `skill_loaded` says whether the arm's skill was read, and of a bare
+    baseline whether it read the candidate's.
     """
 
     text: str = ""
@@ -87,8 +92,15 @@ class Completion(_Stored):
     cost_usd: Usd = None
     cost_source: str | None = None
     unit_prices: dict[str, float] | None = None
+    reasoning_tokens: Count = None
     turns: Count = None
-    skill_invoked: bool | None = None
+    tool_calls: dict[str, int] | None = None
+    tool_errors: dict[str, int] | None = None
+    stop_reason: str | None = None
+    # Version 0.1.0 called it otherwise.
+    skill_loaded: Annotated[
+        bool | None, Field(validation_alias=AliasChoices("skill_loaded", "skill_invoked"))
+    ] = None
     agent_version: str | None = None
     served_model: str | None = None
     warnings: tuple[str, ...] = ()
@@ -102,7 +114,7 @@ def usage(calls: Sequence[Completion]) -> dict[str, Any]:
     return {name: sum(part) if part and None not in part else None for name, part in parts.items()}
 
 
-class Criterion(_Stored):
+class Criterion(AttemptPart):
     """Points that a judge gave for one named requirement; `achieved` is None where it gave none."""
 
     name: str
@@ -110,7 +122,7 @@ class Criterion(_Stored):
     max_points: Points = None
 
 
-class BenchmarkTimes(_Stored):
+class BenchmarkTimes(AttemptPart):
     """Median seconds of one benchmark for the original code (nop), the candidate's and the oracle's."""
 
     name: str
@@ -119,7 +131,7 @@ class BenchmarkTimes(_Stored):
     oracle_median: Seconds = None
 
 
-class Tests(_Stored):
+class Tests(AttemptPart):
     """Counts of a test run on the candidate's output, and of the oracle's own failures."""
 
     passed: Tally = 0
@@ -128,14 +140,14 @@ class Tests(_Stored):
     oracle_failed: Tally = 0
 
 
-class Snapshot(_Stored):
+class Snapshot(AttemptPart):
     """Whether recorded results still hold: `status` is "passed" when they do."""
 
     status: str | None = None
     pass_to_fail: Tally = 0
 
 
-class Judgment(_Stored):
+class Judgment(AttemptPart):
     """What a judge said of a completion; `passed` and `score` are None when no judgment could be made.
 
     A panel's consensus is one Judgment whose `panel` holds each member's own. `check` is the name of one of a task's
@@ -206,7 +218,8 @@ def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
 class Workspace:
     """Where a judge finds files: the suite's folder (the parent of `fixtures/`) and what an agent left behind.
 
-    `prompt` is what was asked. `passes` says whether a simulated answer is to pass: nobody has made files for it.
+    `prompt` is what was asked, `trajectory` what was done in `seconds`, where that is known. `passes` says whether a
+    simulated answer is to pass: nobody has made files for it.
     """
 
     suite: Path | None = None
@@ -214,6 +227,8 @@ class Workspace:
     sandbox: Sandbox = "auto"
     prompt: str = ""
     passes: bool | None = None
+    trajectory: Trajectory | None = None
+    seconds: float | None = None
 
     def fixture(self, name: str) -> tuple[Path, Path]:
         """The suite's fixtures folder and a file in it, links followed; raises FileNotFoundError for one elsewhere."""

@@ -25,7 +25,7 @@ _JOINER = "\N{COMBINING GRAPHEME JOINER}"
 _LONGEST_NAME = 80
 _ORDINARY_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _Value = TypeVar("_Value")
-_WITH_TEXT = (str, tuple, BaseModel)
+_NUMBERS = {int, float, bool, type(None)}
 
 
 class NotJson(ValueError):
@@ -64,13 +64,17 @@ def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
     elif isinstance(value, tuple):
         changed = tuple(each_text(part, change) for part in value)
     elif isinstance(value, BaseModel):
-        parts = {
-            name: new
-            for name, old in vars(value).items()
-            if old and isinstance(old, _WITH_TEXT) and (new := each_text(old, change)) is not old
-        }
+        texts = [(name, old) for name in _text_fields(type(value)) if (old := getattr(value, name))]
+        parts = {name: new for name, old in texts if (new := each_text(old, change)) is not old}
         changed = value.model_copy(update=parts) if parts else value
     return value if changed is value or changed == value else cast("_Value", changed)
+
+
+@cache
+def _text_fields(model: type[BaseModel]) -> tuple[str, ...]:
+    """The fields of a model that may hold text."""
+    types = {name: field.annotation for name, field in model.model_fields.items()}
+    return tuple(name for name, kind in types.items() if not {*(get_args(kind) or (kind,))} <= _NUMBERS)
 
 
 def strict_json(text: str) -> Any:

@@ -91,7 +91,7 @@ def evaluate(suite: str | Path | Mapping[str, Any] | Suite, skill: str | Path, *
     says True no attempt is started and Interrupted is raised.
     """
     _check_keywords(options)
-    return _run(_plan(suite, skill, options), options, options.get("stop", _never))
+    return _run(_plan(suite, skill, options), options, options.get("stop", lambda: False))
 
 
 async def aevaluate(
@@ -106,7 +106,7 @@ async def aevaluate(
     cancelled = threading.Event()
     shown = ("on_progress", "on_message")
     on_loop = {name: _on_loop(callback, loop) for name, callback in options.items() if name in shown}
-    stop = _stop_now(cancelled, options.get("stop", _never))
+    stop = _stop_now(cancelled, options.get("stop", lambda: False))
     # A thread of its own: it must outlive the private server, which the kernel ends with the thread that started it.
     thread = ThreadPoolExecutor(1, "uplift-evaluate")
     ended = loop.run_in_executor(thread, lambda: _run(_plan(suite, skill, options), on_loop, stop))
@@ -224,7 +224,3 @@ def _on_loop(callback: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -
             loop.call_soon_threadsafe(callback, value)
 
     return call
-
-
-def _never() -> bool:
-    return False

@@ -167,6 +167,12 @@ class Plan:
             baseline=self._baseline_kind(),
             baseline_reuse_count=baseline_reuse_count,
             planned_attempts=self.grid.attempts,
+            mounted=tuple(
+                model
+                for model in self.options.models
+                if (self.options.skill_mode or "mount") == "mount"
+                and mounts_skills(model, self.options.settings)
+            ),
             rejudged_from=self.rejudged_from,
             baseline_run_id=self.blessed.run_id if self.blessed else None,
             environment=self.environment,

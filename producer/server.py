@@ -31,7 +31,7 @@ from kombu.exceptions import OperationalError
 
 from aggregate.text import files
 from aggregate.text.files import make_folder, open_to_write, write_text
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from judges.inside.remove_folder import remove
 from producer.state_root import Places
 from workers.process.celery_app import App
@@ -53,16 +53,12 @@ _PR_SET_PDEATHSIG = 1
 _watchdogs: list[subprocess.Popen[bytes]] = []
 
 
-class NoServer(UpliftError):
+class NoServer(InfrastructureError):
     """The private server or its worker could not be started, for the reason given."""
 
-    exit_code = INFRASTRUCTURE
 
-
-class Busy(UpliftError):
+class Busy(InfrastructureError):
     """Another process is working on this run."""
-
-    exit_code = INFRASTRUCTURE
 
 
 @dataclass

@@ -147,6 +147,12 @@ class Places:
     def workspaces(self, run_id: str) -> Path:
         return self.run(run_id) / "workspaces"
 
+    def steps(self, run_id: str) -> Path:
+        return self.run(run_id) / "steps.zip"
+
+    def grounds(self, run_id: str) -> Path:
+        return self.run(run_id) / "grounds.json"
+
     def report(self, artifact: Artifact, name: str = "report.html", *, several: bool) -> Path:
         """Where a report of a run is, or of one of its several candidates, whether it has been written or not."""
         path = self.root / "runs" / file_name(artifact.run_id) / name

@@ -376,7 +376,7 @@ def test_benchmark_tasks_have_speedups_by_arm_and_model():
 
 def test_triggers_tell_missed_and_false_ones():
     def invoked(task: str, was: bool | None) -> AttemptRecord:
-        return a_record(task, completion={"skill_invoked": was})
+        return a_record(task, completion={"skill_loaded": was})
 
     tasks = (
         TaskInfo(id="yes", should_trigger=True),

@@ -405,4 +405,4 @@ def test_every_number_of_a_record_has_a_range_and_its_column_keeps_to_it():
     computed = {
         name for name, column in rows.ATTEMPTS.items() if column.kind == "float" and not rows.limits(column)
     }
-    assert computed == {"passed", "impl_rate", "skill_invoked"}
+    assert computed == {"passed", "impl_rate", "skill_loaded"}

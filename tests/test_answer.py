@@ -339,7 +339,7 @@ def test_the_remedy_at_the_end_of_a_message_is_not_cut():
         ("timeouts", "first give tasks a longer timeout_seconds, then run it again"),
         (
             "never_loaded",
-            "first make its description say when to use it, or try --skill-mode prepend, then run it again",
+            "make the skill's description say when to use it, then run again; or add --unloaded warn",
         ),
         ("saturated", "first add harder tasks, then run it again"),
         ("errors", "mend what the errors say, then try those attempts again: uplift resume run-1"),
@@ -484,7 +484,7 @@ def test_power_is_that_of_the_interval_in_use():
 
 def with_loads(records: list[AttemptRecord], invoked: bool) -> list[AttemptRecord]:
     return [
-        record.model_copy(update={"completion": {"text": "", "skill_invoked": invoked}}) for record in records
+        record.model_copy(update={"completion": {"text": "", "skill_loaded": invoked}}) for record in records
     ]
 
 
@@ -499,7 +499,7 @@ def loaded(share: float) -> list[AttemptRecord]:
             arm,
             n,
             outcome="passed" if n % 2 else "failed",
-            completion={"skill_invoked": n <= 10 * share},
+            completion={"skill_loaded": n <= 10 * share},
         )
         for arm in ("candidate", "baseline")
         for task in (f"t{number}" for number in range(12))

@@ -21,8 +21,6 @@ def test_a_small_suite_becomes_tasks(tmp_path: Path) -> None:
         path=path,
         folder=tmp_path,
         skill_id="notes",
-        version="1.0",
-        description="",
         tasks=(
             Task(
                 id="names-the-platform",
@@ -77,7 +75,7 @@ def test_every_field_and_every_judge_of_the_format_is_read(tmp_path: Path) -> No
     )
     loaded = suite.load(path)
     first, second, third, fourth, *small = loaded.tasks
-    assert loaded.description == "about"
+    assert loaded.skill_id == "notes"
     assert first.prompt == "Two\nlines\n"
     assert first.judge == Contains(type="contains", expected=["iOS", "no"], forbidden=["2026-01-01"])
     assert (first.timeout_seconds, first.tier, first.tags, first.should_trigger) == (

@@ -14,7 +14,7 @@ from aggregate.artifact import sentences
 from aggregate.artifact.build import build
 from aggregate.artifact.model import SkillLoads
 from aggregate.records.run_info import RunInfo, TaskInfo
-from aggregate.report import html
+from aggregate.report import html, junit
 from aggregate.report.result_tables import Material
 from aggregate.report.terminal import result_table
 
@@ -42,7 +42,7 @@ SENTENCE = (
 
 
 def invoked(task, *, wanted, was, **fields):
-    return a_record(task, completion={"text": "hi", "skill_invoked": was}, should_trigger=wanted, **fields)
+    return a_record(task, completion={"text": "hi", "skill_loaded": was}, should_trigger=wanted, **fields)
 
 
 def test_records_alone_tell_what_was_wanted():
@@ -164,3 +164,72 @@ def test_an_agent_that_invokes_the_skill_wrongly_is_seen_in_artifact_table_repor
         (short_tmp / "records.jsonl").write_bytes(file.read())
     told = uplift("aggregate", "records.jsonl", "--state-root", "other", "--json", cwd=short_tmp)
     assert told.line["triggers"] == artifact["triggers"], told.err
+
+
+def mounted(candidate, other="?", tasks=9, **info):
+    """A run of three attempts a task, whose n-th attempt loaded the skill where the letter is `l`."""
+    letters = {"l": True, "n": False, "?": None}
+    records = [
+        invoked(
+            f"t{number // 3}",
+            wanted=None,
+            was=letters[(said * 27)[number]],
+            arm=arm,
+            attempt=number % 3 + 1,
+            model="claude-code",
+        )
+        for arm, said in (("candidate", candidate), ("baseline", other))
+        for number in range(3 * tasks)
+    ]
+    told = {"models": ("claude-code",), "mounted": ("claude-code",), **info}
+    (artifact,) = build(RunInfo.from_records(records).model_copy(update=told), records)
+    return artifact
+
+
+def test_every_surface_says_in_how_many_attempts_the_skill_was_loaded(tmp_path):
+    artifact = mounted("lnnn")
+    words = "skill loaded in 7 of 27 attempts"
+    assert artifact.skill_loads["candidate"]["claude-code"] == SkillLoads(loaded=7, n=27)
+    assert words in " ".join(line.text for line in artifact.answer.lines)
+    material = Material(artifact, list)
+    assert words in junit.text(material)
+    assert words in unescape(html.write(material, tmp_path / "report.html").read_text())
+
+
+def test_a_skill_that_nobody_loaded_makes_no_result_unless_that_may_be():
+    artifact = mounted("n")
+    assert (artifact.verdict, artifact.reason_codes) == ("error", ["never_loaded"])
+    assert artifact.exit_code() == 3
+    assert artifact.answer.headline == "NO RESULT: the skill was never loaded"
+    lines = {line.kind: line.text for line in artifact.answer.lines}
+    assert "--unloaded warn" in lines["why"]
+    assert "skill loaded in 0 of 27 attempts" in lines["what"]
+    forgiven = mounted("n", unloaded="warn")
+    assert forgiven.verdict == "pass"
+    assert any("in 0 of 27 attempts" in warning for warning in forgiven.warnings)
+
+
+def test_one_load_is_enough_and_tasks_that_should_not_load_it_do_not_count():
+    assert mounted("l" + "n" * 26).verdict == "pass"
+    records = [
+        invoked(task, wanted=wanted, was=was, arm=arm)
+        for arm in ("candidate", "baseline")
+        for task, wanted, was in (("a", False, False), ("b", False, True))
+    ]
+    assert build(RunInfo.from_records(records), records)[0].verdict == "pass"
+
+
+def test_loads_that_nobody_tells_are_unknown_and_no_error():
+    artifact = mounted("?")
+    assert artifact.verdict == "pass"
+    assert artifact.skill_loads["candidate"]["claude-code"] == SkillLoads(loaded=None, n=27)
+    assert "skill loaded in – of 27 attempts" in " ".join(line.text for line in artifact.answer.lines)
+    assert mounted("?", mounted=()).skill_loads == {}
+
+
+def test_a_bare_baseline_that_read_the_skill_is_an_error_and_a_baseline_skill_that_was_loaded_is_right():
+    artifact = mounted("l", "nnnnnnnnl", baseline="bare")
+    assert (artifact.verdict, artifact.reason_codes) == ("error", ["baseline_loaded"])
+    assert "the bare baseline read the candidate's skill in 3 attempts" in artifact.reason
+    assert mounted("l", "n", baseline="bare").verdict == "pass"
+    assert mounted("l", "l", baseline="skill").verdict == "pass"

@@ -15,7 +15,7 @@ from workers.models.model import UNBILLED, ModelBusy, ModelFailed, ModelTimedOut
 
 def a_call(cost: float | None = 0.5, text: str = "") -> Completion:
     return Completion(
-        text=text, input_tokens=100, output_tokens=10, cost_usd=cost, skill_invoked=True, turns=3
+        text=text, input_tokens=100, output_tokens=10, cost_usd=cost, skill_loaded=True, turns=3
     )
 
 

@@ -143,6 +143,19 @@ def test_one_thread_with_one_connection_does_everything_that_was_added(valkey, l
     heartbeat.stop()
 
 
+def test_who_asks_the_server_beside_the_heartbeat_has_its_connection_but_never_for_long(
+    valkey, loop, eventually
+):
+    heartbeat, beats = Heartbeat(Holder(ProcessSettings(valkey), {}), loop, public=False), []
+    heartbeat.add(lambda _: beats.append(time.monotonic()), 0.01)
+    begun = time.monotonic()
+    with heartbeat.turn:
+        heartbeat.start()
+        eventually(lambda: beats)
+    heartbeat.stop()
+    assert beats[0] - begun > 0.9 * leases.BEAT_SECONDS
+
+
 def test_while_the_server_is_away_nothing_waits_for_it_before_the_claims_do(valkey, loop):
     asked = []
     holder = Holder(ProcessSettings(valkey), {})
@@ -523,7 +536,7 @@ def test_an_answer_that_is_paid_for_is_recorded_even_when_judging_breaks(valkey,
     "broken",
     [
         "workers.attempts.attempt.Attempt.note",
-        "workers.attempts.permits.ModelLimits.release",
+        "workers.attempts.permits.Turn._tell_used",
         "workers.attempts.attempt.Attempt.store",
     ],
     ids=["noting the answer", "giving back the limit", "storing the record"],

@@ -1,6 +1,7 @@
 """Mending: one worker is elected, and what got lost is set going again, however a worker or a message was lost."""
 
 import json
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -180,7 +181,10 @@ def test_only_a_server_that_is_away_or_full_is_a_reason_to_look_afresh(server, m
     monkeypatch.setattr(Mender, "forget", lambda self: forgotten.append(problems[0]))
     monkeypatch.setattr(Mender, "look", lambda self: raises(problems[0]))
     monkeypatch.setattr("workers.process.bootsteps.LOOK_SECONDS", 0.0)
-    engine = SimpleNamespace(name="a:1", client=server.store.client, settings=server.settings)
+    heartbeat = SimpleNamespace(turn=threading.Lock())
+    engine = SimpleNamespace(
+        name="a:1", client=server.store.client, settings=server.settings, heartbeat=heartbeat
+    )
     for problem in (KeyError("odd"), redis.ConnectionError("gone"), redis.OutOfMemoryError("full")):
         problems[:] = [problem]
         mending = Mending(SimpleNamespace(app=SimpleNamespace(engine=engine), steps=[]))

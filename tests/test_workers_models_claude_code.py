@@ -16,6 +16,7 @@ from workers.models.choose import model_for
 from workers.models.claude_code import ClaudeCode, Stream
 from workers.models.model import ModelFailed, ModelTimedOut, Request
 from workers.models.program import EndedProgram
+from workers.models.steps import Marks, Trace
 from workers.store.messages import ModelSettings, Price
 
 CLAUDE = shutil.which(os.environ.get("UPLIFT_CLAUDE") or "claude")
@@ -87,7 +88,7 @@ async def test_a_run_records_text_tokens_cost_turns_and_version(tmp_path: Path, 
     )
     async with standing_in(reply) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, sandbox=sandbox))
-    assert (said.text, said.turns, said.skill_invoked) == ("iOS", 1, None)
+    assert (said.text, said.turns, said.skill_loaded) == ("iOS", 1, None)
     assert (said.input_tokens, said.output_tokens) == (1500, 100)
     assert (said.cache_read_tokens, said.cache_write_tokens) == (300, 200)
     # Published per million tokens: input 3, cache read 0.30, cache write 3.75, output 15.
@@ -157,7 +158,7 @@ async def test_a_skill_that_the_agent_calls_is_noted_and_its_text_is_then_sent(t
     call = {"name": "Skill", "input": {"skill": "zebra-skill:zebra-skill"}}
     async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, a_skill(tmp_path)))
-    assert said.skill_invoked
+    assert said.skill_loaded
     assert said.turns == 2
     assert SKILL_WORDS in json.dumps(asked_of(stand_in)[-1])
 
@@ -173,7 +174,7 @@ async def test_only_a_load_of_this_skill_that_succeeded_counts(
     call = {"name": "Skill", "input": {"skill": asked}}
     async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, a_skill(tmp_path)))
-    assert said.skill_invoked is loaded
+    assert said.skill_loaded is loaded
 
 
 @real_cli
@@ -183,7 +184,7 @@ async def test_a_skill_is_known_by_the_name_in_its_front_matter_in_any_script(tm
     call = {"name": "Skill", "input": {"skill": "Große 技能"}}
     async with standing_in(Reply(tool=call), Reply(text="done")) as stand_in:
         said = await claude(stand_in).complete(a_request(tmp_path, skill))
-    assert said.skill_invoked
+    assert said.skill_loaded
     assert SKILL_WORDS in json.dumps(asked_of(stand_in)[-1])
 
 
@@ -460,11 +461,12 @@ def test_a_line_that_is_no_event_is_skipped(line: bytes) -> None:
 def test_a_skill_counts_as_loaded_once_the_tool_says_so(asked: Any, error: bool, loaded: bool) -> None:
     use = {"type": "tool_use", "id": "t", "name": "Skill", "input": {"skill": asked}}
     result = {"type": "tool_result", "tool_use_id": "t", "is_error": error}
-    stream = Stream(["mine"])
+    stream = Stream(trace := Trace())
+    trace.watch([Marks(frozenset({"mine"}), frozenset())])
     for kind, block in (("assistant", use), ("user", result)):
-        assert stream.skill_invoked is False
+        assert not stream.trace.loaded
         stream.read(json.dumps({"type": kind, "message": {"id": "m", "content": [block]}}).encode())
-    assert stream.skill_invoked is loaded
+    assert stream.trace.loaded is loaded
 
 
 def started(name: str, model: str, tokens: int, parent: str | None = None) -> dict[str, Any]:

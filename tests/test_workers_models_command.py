@@ -38,6 +38,7 @@ from workers.models.model import (
     UnknownModel,
 )
 from workers.models.program import run
+from workers.models.steps import Trace
 from workers.store.messages import CommandSpec, Limits, ModelSettings, Price, Task
 
 SANDBOXES = pytest.mark.parametrize(
@@ -171,7 +172,7 @@ async def test_a_program_that_judges_is_confined_as_the_run_says(
 
 @asynccontextmanager
 async def _at_once(run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
-    yield Turn(cast(Any, None), Permit(spec, "", 0, Limits()), run, lambda run_id, model: None)
+    yield Turn(cast(Any, SimpleNamespace(limits=None)), run, Permit(spec, "", 0, Limits()))
 
 
 async def test_a_required_sandbox_that_does_not_work_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,3 +662,73 @@ def test_a_model_that_a_program_cannot_be_asked_for_is_refused(spec: str, words:
 def test_several_names_in_one_step_are_added_up() -> None:
     assert parse("*.a|b").find([{"a": 1, "b": 2, "c": 4}, {"b": 8}]) == 11
     assert parse("a|b").find({"b": "text"}) == "text"
+
+
+STEPS = """
+import json, os, pathlib, sys, time
+found = sorted(str(one) for one in pathlib.Path(sys.argv[1]).rglob("SKILL.md"))
+calls = [{"tool_call_id": "1", "function_name": "read", "arguments": {"path": one}} for one in found]
+seen = [{"source_call_id": "1", "content": pathlib.Path(one).read_text()} for one in found]
+step = {"step_id": 1, "source": "agent", "message": "hm", "tool_calls": calls, "observation": {"results": seen}}
+step["metrics"] = {"prompt_tokens": 7, "completion_tokens": 3}
+told = {"schema_version": "ATIF-v1.8", "agent": {"name": "it", "version": "1"}, "steps": [step]}
+(pathlib.Path(os.environ["HOME"]) / "steps.json").write_text(json.dumps(told))
+print("said", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+async def stepping(request: Request, where: str = "{workspace}", seconds: str = "0") -> Trace:
+    """The steps that a program leaves, which reads each skill that it finds."""
+    command = CommandSpec(
+        argv=(sys.executable, "-c", STEPS, where, seconds),
+        trajectory="{home}/steps.json",
+        skill_folder="{workspace}/skills",
+    )
+    model = model_for("command:it", ModelSettings(commands={"it": command}))
+    request = replace(request, trace=Trace())
+    with suppress(ModelTimedOut):
+        await model.complete(request)
+    assert isinstance(request.trace, Trace)
+    return request.trace
+
+
+@SANDBOXES
+async def test_a_program_may_leave_its_steps_in_a_file_which_tells_loads_of_the_skill(
+    sandbox: Any, tmp_path: Path
+) -> None:
+    request = Request("hello", skill=a_skill(tmp_path), sandbox=sandbox)
+    trace = await stepping(request)
+    trajectory = trace.trajectory()
+    assert trajectory is not None
+    asked, step = trajectory.steps
+    assert (asked.text, step.text, step.input_tokens, step.output_tokens) == ("hello", "hm", 7, 3)
+    assert trajectory.facts()["tool_calls"] == {"read": 1}
+    assert (trace.loaded, trajectory.ended) == (True, True)
+
+
+async def test_a_bare_baseline_that_finds_the_candidates_skill_is_noticed(tmp_path: Path) -> None:
+    skill = a_skill(tmp_path)
+    bare = Request("hello", others=(skill,), sandbox="off")
+    assert (await stepping(bare, str(tmp_path))).loaded is True
+    assert (await stepping(bare)).loaded is False
+    assert (await stepping(Request("hello", sandbox="off"))).loaded is None
+
+
+async def test_a_program_that_was_stopped_keeps_the_steps_that_it_had_left() -> None:
+    trajectory = (
+        await stepping(Request("hello", timeout_seconds=4, sandbox="off"), seconds="30")
+    ).trajectory()
+    assert trajectory is not None
+    assert trajectory.steps[-1].text == "hm"
+    assert not trajectory.ended
+
+
+async def test_steps_behind_a_link_to_elsewhere_are_not_read(tmp_path: Path) -> None:
+    document = {"schema_version": "ATIF-v1.8", "steps": [{"source": "agent", "message": "secret"}]}
+    (tmp_path / "secret.json").write_text(json.dumps(document))
+    script = f"import os; os.symlink({str(tmp_path / 'secret.json')!r}, os.environ['HOME'] + '/steps.json')"
+    command = CommandSpec(argv=(sys.executable, "-c", script), trajectory="{home}/steps.json")
+    request = Request("hello", sandbox="off", trace=Trace())
+    await model_for("command:it", ModelSettings(commands={"it": command})).complete(request)
+    assert cast(Trace, request.trace).trajectory() is None

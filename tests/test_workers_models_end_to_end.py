@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,10 @@ from typing import Any
 import pytest
 from running import Ended, uplift
 from standing_in import Provider, provider_process
+
+from aggregate.records.jsonl import read_jsonl
+from aggregate.records.record import AttemptRecord, KeptSteps
+from judges.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +40,11 @@ def evaluate(
     seconds: int = 20,
     tasks: int = 3,
     flags: tuple[str, ...] = (),
+    skill: str = SKILL,
 ) -> Ended:
     """Evaluate a small skill with an embedded server and worker, asking each of the models."""
     (folder / "skill").mkdir(exist_ok=True)
-    (folder / "skill/SKILL.md").write_text(SKILL)
+    (folder / "skill/SKILL.md").write_text(skill)
     lines = [
         f"  - {{id: t{i}, prompt: 'question {i}', judge: {{type: contains, expected: [hello]}}}}"
         for i in range(tasks)
@@ -144,3 +151,61 @@ def test_claude_code_runs_both_arms_and_only_the_candidate_is_offered_the_skill(
     offered = ["Say zebra." in json.dumps(one["body"]) for one in provider.asked()]
     assert sorted(offered) == [False] * 3 + [True] * 3
     assert the_artifact(tmp_path)["cost"]["spent_usd"] == pytest.approx(6 * (1000 * 3 + 100 * 15) / 1e6)
+
+
+def kept(folder: Path) -> list[tuple[AttemptRecord, Trajectory | None]]:
+    """The records that came home, each with its steps."""
+    (run,) = (folder / "state/runs").iterdir()
+    steps = KeptSteps(run / "steps.zip")
+    return [(record, steps.of(record)) for record in read_jsonl(run / "records.jsonl.gz")]
+
+
+def test_the_exchange_with_a_model_comes_home_as_it_was_sent_and_the_skills_text_once(
+    tmp_path: Path, provider: Provider
+) -> None:
+    long = SKILL + "Say zebra, always and everywhere. " * 20
+    asked = evaluate(tmp_path, provider, *SDKS, tasks=2, flags=("--param", "system=be kind"), skill=long)
+    assert asked.code in (0, 1), asked.err
+    sent = sorted(prompts(provider))
+    said = []
+    for record, steps in kept(tmp_path):
+        assert steps is not None
+        assert record.completion is not None
+        system, user, answer = steps.steps
+        assert (system.source, system.text, user.source) == ("system", "be kind", "user")
+        said.append(user.text)
+        assert answer.text == record.completion.text
+        assert answer.input_tokens == record.completion.input_tokens
+        assert record.completion.stop_reason in ("end_turn", "stop")
+    told = [json.loads(one)[-1]["content"] for one in sent]
+    assert sorted(said) == sorted(told)
+    archive = zipfile.ZipFile(next((tmp_path / "state/runs").iterdir()) / "steps.zip")
+    packed = [gzip.decompress(archive.read(name)).decode() for name in archive.namelist()]
+    assert [text.count("everywhere") for text in packed if "everywhere" in text] == [20]
+
+
+@pytest.mark.parametrize(("which", "count"), [("failed", 2), ("off", 0)])
+def test_steps_of_failed_attempts_only_or_of_none_are_kept_where_the_run_says_so(
+    tmp_path: Path, provider: Provider, which: str, count: int
+) -> None:
+    provider.script({"text": "hello"}, {"text": "hello"}, {"text": "bye"})
+    evaluate(tmp_path, provider, SDKS[0], tasks=2, flags=("--trajectory", which, "--in-flight", "1"))
+    told = kept(tmp_path)
+    assert len(told) == 4
+    assert sum(steps is not None for _, steps in told) == count
+    assert all(record.outcome == "failed" for record, steps in told if steps is not None)
+
+
+def test_steps_beyond_the_room_of_a_run_are_left_out_whole_and_the_run_says_so_once(
+    tmp_path: Path, provider: Provider
+) -> None:
+    (tmp_path / "uplift.toml").write_text("trajectory_mb = 0.001\n")
+    evaluate(tmp_path, provider, SDKS[0], tasks=4)
+    told = kept(tmp_path)
+    left_out = [record.trajectory for record, steps in told if steps is None]
+    assert 0 < len(left_out) < len(told)
+    assert set(left_out) == {"not kept: the run's steps have 0.001 MB (trajectory_mb) already"}
+    warnings = [one for one in the_artifact(tmp_path)["warnings"] if "steps" in one]
+    assert warnings == [
+        f"the steps of {len(left_out)} attempts are not kept: limit 0.001 MB a run (trajectory_mb)"
+    ]

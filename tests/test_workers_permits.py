@@ -12,7 +12,7 @@ import redis.asyncio
 
 from judges.judgment import Completion
 from workers.attempts.permits import Halted, Turns, uncounted
-from workers.attempts.run_context import Bill, Question, Run
+from workers.attempts.run_context import Bill, Question, Run, Terms
 from workers.models.model import ModelBusy, ModelFailed, Request, Room
 from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
@@ -42,14 +42,12 @@ def a_run(run_id: str = "r1", *, skills: Any = None, **limits: Any) -> Run:
     """What turns ask of a run, without a server that knows it."""
     made = SimpleNamespace(
         manifest=SimpleNamespace(run_id=run_id),
-        source_of_answers=lambda spec: None,
         settings=ModelSettings(limits={MODEL: Limits(**limits)}, retry=False),
         halted=asyncio.Event(),
         skills=skills or {},
-        skill_mode=lambda spec: "prepend",
-        is_agent=lambda spec: False,
         client=SimpleNamespace(hmget=_not_halted),
     )
+    made.terms = lambda spec: Terms(None, False, False, made.settings.limits_of(spec))
     made.prompt_and_skill = lambda question: Run.prompt_and_skill(made, question)
     return cast(Run, made)
 
@@ -227,7 +225,7 @@ async def test_an_answer_is_kept_though_nobody_can_be_told_of_the_pace_for_longe
     async with turns.turn(a_run(), a_question("openai:m")) as turn:
         await turn.permit()
         assert (await turn.answer(model, request)).text == "yes"
-    assert not turns._limits.is_free("openai:m"), "who is next knows of the pace"
+    assert not turns.limits.is_free("openai:m"), "who is next knows of the pace"
 
 
 async def test_a_stopped_run_waits_for_no_pace_to_repeat_a_call(

@@ -14,7 +14,7 @@ import pytest
 import redis.asyncio
 from standing_in import Clock
 
-from workers.attempts.permits import ModelLimits, estimated_tokens, limits_for
+from workers.attempts.permits import ModelLimits, estimated_tokens
 from workers.attempts.run_context import Breaker
 from workers.store.messages import Limits, ModelSettings
 
@@ -316,8 +316,8 @@ async def test_what_a_limit_leaves_behind_expires(server: redis.asyncio.Redis, w
 
 def test_a_models_own_limits_win_over_the_default_ones() -> None:
     settings = ModelSettings(limits={MODEL: Limits(rpm=5)}, default_limits=Limits(rpm=9))
-    assert limits_for(MODEL, settings) == Limits(rpm=5)
-    assert limits_for("mock", settings) == Limits(rpm=9)
+    assert settings.limits_of(MODEL) == Limits(rpm=5)
+    assert settings.limits_of("mock") == Limits(rpm=9)
 
 
 def test_tokens_are_estimated_from_the_prompt_and_the_longest_answer() -> None:

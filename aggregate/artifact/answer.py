@@ -93,7 +93,9 @@ def _state(artifact: Artifact) -> tuple[AnswerState, Scope | None, str]:
     if artifact.verdict == "error":
         return "no_result", None, f"NO RESULT: {_why_not(artifact)}"
     if artifact.baseline == "none":
-        return "alone", None, f"RAN ALONE: {_rate_of(artifact, artifact.arm)} of attempts passed"
+        share = artifact.metrics_of(artifact.arm).attempt_pass_rate
+        passed = "an unknown share" if share is None else rate(share)
+        return "alone", None, f"RAN ALONE: {passed} of attempts passed"
     decisions: tuple[tuple[Scope, DecisionName | None], ...] = (
         ("tasks_like_these", artifact.decision),
         ("exactly_this_suite", artifact.suite_decision),
@@ -125,29 +127,21 @@ def _made(artifact: Artifact) -> str:
     return f"{counts.made} of {counts.planned} attempts"
 
 
-def _rate_of(artifact: Artifact, arm: str) -> str:
-    share = artifact.metrics_of(arm).attempt_pass_rate
-    return "an unknown share" if share is None else rate(share)
-
-
 def _why_not(artifact: Artifact) -> str:
     codes = artifact.reason_codes or []
-    errors, run = _errors(artifact)
+    arms = [artifact.metrics_of(arm) for arm in (artifact.arm, BASELINE)]
+    errors, run = sum(arm.n_errors for arm in arms), sum(arm.n for arm in arms)
     if artifact.status == "over_budget":
         return f"the budget ran out after {_made(artifact)}"
     if artifact.status == "hopeless":
         return f"given up after {_made(artifact)}"
     if artifact.baseline_is_too_weak and "errors" not in codes:
         return "the baseline passes too few tasks"
+    if "errors" not in codes and (used := {"never_loaded", "baseline_loaded"}.intersection(codes)):
+        return "the skill was never loaded" if "never_loaded" in used else "the baseline read the skill"
     if "errors" in codes or errors:
         return f"{errors} of {counted(run, 'attempt')} ended in error"
     return "no task was judged in both arms"
-
-
-def _errors(artifact: Artifact) -> tuple[int, int]:
-    """How many attempts of both arms ended in error, and how many were run."""
-    arms = [artifact.metrics_of(arm) for arm in (artifact.arm, BASELINE)]
-    return sum(arm.n_errors for arm in arms), sum(arm.n for arm in arms)
 
 
 def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
@@ -170,6 +164,8 @@ def _what(artifact: Artifact, state: AnswerState) -> AnswerLine:
         parts += [counted(made, "attempt") + (f" of {artifact.pass_k}" if made < artifact.pass_k else "")]
     models = ", ".join(names.values()) if len(names) <= 3 and artifact.was_run else ""
     said = [f"{plain(artifact.name, _NAME)}{other}", " × ".join(parts), models]
+    if state not in _SHOWN:  # elsewhere the line of costs says so
+        said.append(_loaded(artifact))
     values: Values = {"skill": artifact.skill_id, "against": artifact.baseline}
     values |= {"tasks": tasks if made else None, "models": len(names)}
     values |= {"attempts": made, "planned_attempts": artifact.pass_k}
@@ -232,12 +228,10 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     cost = artifact.efficiency.all.get("cost") if artifact.efficiency else None
     said = [sentences.efficiency(artifact).rstrip(".")]
     values: Values = {"ratio": cost.ratio, "low": cost.low, "high": cost.high} if cost else {}
-    loaded, loads = _loads(artifact, artifact.arm)
-    if loads:
-        other_loads = "{} of {}".format(*_loads(artifact, BASELINE))
-        also = f" (baseline {other_loads})" if not other_loads.endswith(" 0") else ""
-        said.append(f"skill loaded in {loaded} of {counted(loads, 'attempt')}{also}")
-        values |= {"loaded": loaded, "loads": loads}
+    if loads := _loaded(artifact):
+        said.append(loads)
+        loaded, number = sentences.loads(artifact, artifact.arm)
+        values |= {"loaded": loaded, "loads": number}
     mine, other = artifact.metrics_of(artifact.arm), artifact.metrics_of(BASELINE)
     for name, noun in (("timeouts", "time-out"), ("errors", "error")):
         counts = [getattr(arm, f"n_{name}") for arm in (mine, other)]
@@ -252,10 +246,13 @@ def _cost(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     return _line("cost", text, values) if text else None
 
 
-def _loads(artifact: Artifact, arm: str) -> tuple[int, int]:
-    """In how many attempts of an arm its skill was loaded, and of how many that is known."""
-    models = (artifact.skill_loads or {}).get(arm, {}).values()
-    return sum(one.loaded for one in models), sum(one.n for one in models)
+def _loaded(artifact: Artifact) -> str:
+    """In how many attempts the mounted skill was loaded; empty where none was mounted."""
+    (loaded, number), (also, of) = (sentences.loads(artifact, arm) for arm in (artifact.arm, BASELINE))
+    if not number:
+        return ""
+    other = f" (baseline {'–' if also is None else also} of {of})" if of else ""
+    return f"skill loaded in {'–' if loaded is None else loaded} of {counted(number, 'attempt')}{other}"
 
 
 def _triggers(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
@@ -270,7 +267,9 @@ def _why(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     counts: Counter[str] = Counter()
     for one in chain(*(artifact.errors or {}).values()):
         counts[one.message] += one.count
-    weak = artifact.baseline_is_too_weak and "errors" not in (artifact.reason_codes or [])
+    codes = artifact.reason_codes or []
+    misused = artifact.baseline_is_too_weak or {"never_loaded", "baseline_loaded"}.intersection(codes)
+    weak = misused and "errors" not in codes
     if weak or artifact.status == "over_budget" or not counts:
         text = plain(sentences.reason(artifact), _MESSAGE)
         return _line("why", text) if state != "cancelled" else None
@@ -325,7 +324,7 @@ def _diagnosis(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
 
 def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The tasks that lost at least half of their attempts, worst first, and how many gained as much."""
-    broke, mended = broken_tasks(artifact), len(_moved(artifact, 1))
+    broke, mended = _moved(artifact, -1), len(_moved(artifact, 1))
     if not broke and not mended:
         return None
     said, values = [], Values(broke=len(broke), mended=mended)
@@ -343,12 +342,8 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     return _line("tasks", " · ".join(said), values)
 
 
-def broken_tasks(artifact: Artifact) -> list[str]:
-    """The tasks that lost at least half of their attempts, worst first."""
-    return _moved(artifact, -1)
-
-
 def _moved(artifact: Artifact, side: int) -> list[str]:
+    """The tasks that lost (-1) or gained (1) at least half of their attempts, largest difference first."""
     differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
     far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
     return sorted(far, key=lambda task: (-side * differences[task], task))
@@ -439,7 +434,7 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
         yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
-    if (broke := broken_tasks(artifact)) and state in _COMPARED:
+    if (broke := _moved(artifact, -1)) and state in _COMPARED:
         yield "read what broke", "show", run, broke[0]
     if state in _COMPARED:
         moved = [one.task_id for one in artifact.changes]  # losses first
@@ -464,6 +459,8 @@ def _mend(artifact: Artifact) -> tuple[str, ...]:
             "mend the suite or the baseline; if it is meant to be weak, run again with --weak-baseline warn"
         )
         return (remedy,)
+    if "never_loaded" in (artifact.reason_codes or []):
+        return ("make the skill's description say when to use it, then run again; or add --unloaded warn",)
     if _stopped_after(artifact) is not None:
         return ("mend what the errors say, then run again",)
     return "mend that, then try those attempts again", "resume", run

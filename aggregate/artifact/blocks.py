@@ -24,6 +24,7 @@ from aggregate.formulas.rates import (
     mean_known,
 )
 from aggregate.formulas.speedups import ADVANTAGES, summarize_speedups, task_payload
+from aggregate.formulas.verdict import Reason
 from aggregate.records import metrics
 from aggregate.records.frames import values
 from aggregate.records.rows import Measured
@@ -176,17 +177,11 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
     repeated = tasks[(tasks["arm"] == arm) & (tasks["n_scored"] >= 2)]
     names = ("task", "model", "n_scored", "accuracy_std_dev", "accuracy_range")
     columns = (values(repeated[name]) for name in names)
-    spreads = consistency_of(
-        {
-            f"{task} ({model})" if several else task: spread_of(
-                n,
-                std,
-                spread,
-                concept_overlap(matched[task, model], has_concepts=(task, model) in with_concepts),
-            )
-            for task, model, n, std, spread in zip(*columns, strict=True)
-        }
-    )
+    by_task = {}
+    for task, model, n, std, spread in zip(*columns, strict=True):
+        overlap = concept_overlap(matched[task, model], has_concepts=(task, model) in with_concepts)
+        by_task[f"{task} ({model})" if several else task] = spread_of(n, std, spread, overlap)
+    spreads = consistency_of(by_task)
     if spreads is None:
         return None
     agreeing, by_task = spreads["unseen_bound"], spreads.pop("tasks")
@@ -346,17 +341,17 @@ def _agreement(shared: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
-Loads = dict[str, dict[str, dict[str, int]]]
+Loads = dict[str, dict[str, dict[str, int | None]]]
 
 
 def triggers_block(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arm: str) -> dict[str, Any] | None:
     """Share of attempts that did right by `should_trigger`, and which tasks did not; None when unknown."""
     wanted = {task.id: task.should_trigger for task in tasks if task.should_trigger is not None}
     mine = attempts[(attempts["arm"] == arm) & attempts["task"].isin(list(wanted))]
-    mine = mine[mine["skill_invoked"].notna()]
+    mine = mine[mine["skill_loaded"].notna()]
     if mine.empty:
         return None
-    invoked = mine["skill_invoked"] > 0
+    invoked = mine["skill_loaded"] > 0
     expected = mine["task"].map(wanted).astype(bool)
     missed, false = mine[expected & ~invoked], mine[~expected & invoked]
     return {
@@ -371,26 +366,50 @@ def triggers_block(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arm: str) 
     }
 
 
-def loads(attempts: pd.DataFrame, tasks: Iterable[TaskInfo], arms: Iterable[str]) -> Loads:
-    """By arm and model, in how many answered attempts the skill was loaded, of those that tell and whose task may."""
-    unwanted = [task.id for task in tasks if task.should_trigger is False]
-    answered = attempts[attempts["outcome"] != "error"]
-    told = answered[answered["skill_invoked"].notna() & ~answered["task"].isin(unwanted)]
+def loads(attempts: pd.DataFrame, info: RunInfo, arms: Iterable[str]) -> Loads:
+    """By arm and model, in how many answered attempts the skill was loaded, of those that tell and whose task may.
+
+    Of a model for which skills are mounted and that never tells, the number is unknown.
+    """
+    unwanted = [task.id for task in info.tasks if task.should_trigger is False]
+    answered = attempts[(attempts["outcome"] != "error") & ~attempts["task"].isin(unwanted)]
     made: Loads = {}
     for arm in arms:
-        for model, invoked in told[told["arm"] == arm].groupby("model", sort=True)["skill_invoked"]:
-            made.setdefault(arm, {})[str(model)] = {"loaded": int((invoked > 0).sum()), "n": len(invoked)}
+        for model, invoked in answered[answered["arm"] == arm].groupby("model", sort=True)["skill_loaded"]:
+            told = invoked.dropna()
+            if len(told):
+                one: dict[str, int | None] = {"loaded": int((told > 0).sum()), "n": len(told)}
+            elif model in info.mounted:
+                one = {"loaded": None, "n": len(invoked)}
+            else:
+                continue
+            made.setdefault(arm, {})[str(model)] = one
     return made
+
+
+def skill_misuse(
+    info: RunInfo, attempts: pd.DataFrame, loads: dict[str, dict[str, int | None]]
+) -> list[Reason]:
+    """Why the numbers say nothing of the skill: nobody loaded it, or the bare baseline had it, too."""
+    found = []
+    told = [(one["loaded"], one["n"]) for one in loads.values() if one["loaded"] is not None]
+    if told and not any(loaded for loaded, _ in told) and info.unloaded == "error":
+        count = counted(sum(number or 0 for _, number in told), "attempt")
+        found.append(Reason("never_loaded", {"attempts": count}))
+    bare = attempts[(attempts["arm"] == BASELINE) & (attempts["skill_loaded"] > 0)]
+    if info.baseline == "bare" and len(bare):
+        found.append(Reason("baseline_loaded", {"attempts": counted(len(bare), "attempt")}))
+    return found
 
 
 def never_loaded(loads: Loads, words: Mapping[str, str]) -> list[str]:
     """A warning for each model that never loaded an arm's skill; `words` name the arms."""
     return [
-        f"{plain(model, 80)} loaded the skill of {words[arm]} in 0 of {counted(one['n'], 'attempt')}: "
+        f"{plain(model, 80)} loaded the skill of {words[arm]} in 0 of {counted(one['n'] or 0, 'attempt')}: "
         "these answers came without it"
         for arm, models in loads.items()
         for model, one in models.items()
-        if not one["loaded"]
+        if one["loaded"] == 0
     ]
 
 

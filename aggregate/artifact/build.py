@@ -196,7 +196,7 @@ class _Candidate:
     def loads(self) -> blocks.Loads:
         """A bare model has no skill to load, whatever its records say."""
         arms = [self.arm, *([BASELINE] if self.info.baseline == "skill" else [])]
-        return blocks.loads(self.frames.attempts, self.info.tasks, arms)
+        return blocks.loads(self.frames.attempts, self.info, arms)
 
 
 def _measured(view: _Candidate) -> dict[str, Any]:
@@ -211,9 +211,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
     if advantage is None:  # no benchmarks: that of scores over the baseline
         advantage = shared["score_delta"]
     cost_per_task = view.overall.get(view.arm, {}).get("mean_cost_per_task")
-    efficiency = None
-    if info.baseline != "none":
-        efficiency = blocks.efficiency_block(frames.attempts, view.arm, view.level)
+    alone = info.baseline == "none"
     candidate_results, baseline_results = (
         comparison.results(frames.attempts, frames.tasks, arm, DIGITS) for arm in (view.arm, BASELINE)
     )
@@ -228,7 +226,7 @@ def _measured(view: _Candidate) -> dict[str, Any]:
         "consistency": view.consistency,
         "cost": blocks.costs_block(info, frames.attempts, view.overall, grouped, gain),
         "cost_weighted_advantage": cost_weighted_advantage(advantage, cost_per_task),
-        "efficiency": efficiency,
+        "efficiency": None if alone else blocks.efficiency_block(frames.attempts, view.arm, view.level),
         "speedups": speedups,
         "judges": blocks.panels_block(_of(frames.judgments, view.arms), _of(frames.attempts, view.arms)),
         "served": view.served,
@@ -260,6 +258,7 @@ def _verdict(view: _Candidate) -> Verdict:
         baseline_must_pass=info.baseline_must_pass,
         no_baseline=info.baseline == "none",
         n_pairs=compared["n_pairs"],
+        skill_use=blocks.skill_misuse(info, view.frames.attempts, view.loads.get(view.arm, {})),
     )
 
 
@@ -402,8 +401,18 @@ def _arm_errors(attempts: pd.DataFrame, arm: str) -> ArmErrors:
 def _warnings(view: _Candidate) -> list[str]:
     dropped = len(view.dropped)
     warnings = [f"{dropped} pairs were dropped: no judged attempt in both arms"] if dropped else []
-    warnings += _uneven(view)
-    warnings += _answered_by_others(view)
+    # Whoever has more attempts passes more tasks by luck, since one pass is enough.
+    mine, other = (int(view.both[f"{arm}_n_judged"].sum()) for arm in (CANDIDATE, BASELINE))
+    if max(mine, other) > _UNEVEN * min(mine, other):
+        counts = (
+            f"{mine} judged attempts of {plain(view.arm)} against {other} of the baseline on the same tasks"
+        )
+        warnings.append(f"{counts}: more attempts pass more tasks; compare the attempts passed")
+    # An alias that moved, or a baseline of last week, is compared all the same, but not without a word.
+    attempts = view.frames.attempts
+    cached = attempts["cached"][attempts["arm"] == BASELINE].any()
+    whose = "the baseline, which is cached" if cached else "the baseline"
+    warnings += blocks.served_differences(view.served, (view.arm, "the candidate"), (BASELINE, whose))
     warnings += blocks.never_loaded(view.loads, {view.arm: "the candidate", BASELINE: "the baseline"})
     warnings += blocks.spared(_of(view.frames.checks, view.arms))
     warnings += comparison.too_many(view.frames.tasks).values()
@@ -413,23 +422,6 @@ def _warnings(view: _Candidate) -> list[str]:
         if block is not None and (more := len(block["flaky_tasks"]) - len(flaky)):
             warnings.append(f"flaky tasks in {arm}: {more} more; see flaky_tasks")
     return warnings
-
-
-def _uneven(view: _Candidate) -> list[str]:
-    """Whoever has more attempts passes more tasks by luck, since one pass is enough."""
-    mine, other = int(view.both["candidate_n_judged"].sum()), int(view.both["baseline_n_judged"].sum())
-    if max(mine, other) <= _UNEVEN * min(mine, other):
-        return []
-    counts = f"{mine} judged attempts of {plain(view.arm)} against {other} of the baseline on the same tasks"
-    return [f"{counts}: more attempts pass more tasks; compare the attempts passed"]
-
-
-def _answered_by_others(view: _Candidate) -> list[str]:
-    """An alias that moved, or a baseline of last week, is compared all the same, but not without a word."""
-    baseline = view.frames.attempts["arm"] == BASELINE
-    cached = view.frames.attempts["cached"][baseline].any()
-    other = (BASELINE, "the baseline, which is cached" if cached else "the baseline")
-    return blocks.served_differences(view.served, (view.arm, "the candidate"), other)
 
 
 def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:

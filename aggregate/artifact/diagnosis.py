@@ -82,7 +82,8 @@ def _lost(code: CauseCode, words: str, remedy: str, artifact: Artifact) -> Itera
 def _loads(code: CauseCode, artifact: Artifact) -> Iterator[Cause]:
     """The model that loaded the candidate's skill least often."""
     models = (artifact.skill_loads or {}).get(artifact.arm, {})
-    told = [(one.loaded / one.n, one, model) for model, one in models.items() if one.n]
+    known = {model: one for model, one in models.items() if one.n and one.loaded is not None}
+    told = [((one.loaded or 0) / one.n, one, model) for model, one in known.items()]
     if not told:
         return
     share, one, model = min(told, key=lambda entry: entry[0])

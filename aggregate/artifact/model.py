@@ -400,9 +400,9 @@ class JudgePanels(_Block):
 
 
 class SkillLoads(_Block):
-    """In how many of `n` attempts the skill was loaded."""
+    """In how many of `n` attempts the skill was loaded; None where the program does not tell."""
 
-    loaded: int
+    loaded: int | None
     n: int
 
 
@@ -694,6 +694,7 @@ class Artifact(Differences, Sizes, RunVerdict, Rates, RunHead):
     gate: Gate
     gate_cost: str | None = None
     weak_baseline: WeakBaseline | None = None
+    unloaded: WeakBaseline | None = None
     eval_threshold: Number | None = None
     warnings: list[str] = []
     environment: Environment = Environment()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from aggregate.artifact.model import Artifact, Bounds, CostRatio, RunCost, RunsCompared
+from aggregate.artifact.model import Artifact, CostRatio, RunCost, RunsCompared
 from aggregate.formulas.verdict import Reason, exit_code, largest_ratio
 from aggregate.text.formats import counted, level_text, plain, points, rate, shown, size_in_points, times, usd
 
@@ -26,6 +26,8 @@ _WORDS = {
     "over_budget": "the budget ran out{why}",
     "errors": "{errors} of {attempts} {arm} attempts ended in error{messages}",
     "weak_baseline": "baseline pass rate {rate} < {least} ({tasks})",
+    "never_loaded": "the skill was loaded in 0 of {attempts}: nothing here comes from it",
+    "baseline_loaded": "the bare baseline read the candidate's skill in {attempts}",
     "ended": "the run ended before all its attempts were made: no decision",
     "weak_baseline_certain": "{why}",
     "no_pairs": "no task was judged in both arms",
@@ -208,19 +210,15 @@ def between(measure: CostRatio) -> str:
 
 
 def _same_quality(artifact: Artifact) -> str:
-    interval = artifact.interval
+    interval, margin = artifact.interval, artifact.margin
     if interval is None or artifact.verdict not in ("pass", "fail"):
         return ""
     suite = (interval.exactly_this_suite, " on exactly these tasks")
     for bounds, where in ((interval.tasks_like_these, ""), suite):
-        if bounds and bounds.estimate is not None and _within(bounds, artifact.margin):
+        if bounds and bounds.estimate is not None and -margin < bounds.low <= 0 <= bounds.high < margin:
             far = f"{points(bounds.low)} to {points(bounds.high)}"
             return f"Same quality{where} ({points(bounds.estimate)} points, {far})"
     return ""
-
-
-def _within(bounds: Bounds, margin: float) -> bool:
-    return bool(-margin < bounds.low <= 0 <= bounds.high < margin)
 
 
 def _bill(cost: CostRatio) -> str:
@@ -282,18 +280,14 @@ def power(result: Artifact | RunsCompared) -> str:
     needed, smallest = result.needed, result.min_detectable_effect
     if needed is None or not needed.n_pairs:
         return ""
-    early = _stopped_early(result)
+    made = attempts_each(result)
+    early = isinstance(result, Artifact) and made is not None and made < result.pass_k
     if smallest is not None and smallest <= needed.effect and not early:
         tasks = counted(needed.n_pairs, "task")
         return f"{tasks} are likely to show a difference of {size_in_points(smallest)} or more."
     said = [] if early else [too_small(result)]
     told = "; ".join(filter(None, (*said, enough(result))))
-    return f"{_capital(told)}." if told else ""
-
-
-def _stopped_early(result: Artifact | RunsCompared) -> bool:
-    each = attempts_each(result)
-    return isinstance(result, Artifact) and each is not None and each < result.pass_k
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
 def too_small(result: Artifact | RunsCompared) -> str:
@@ -347,10 +341,17 @@ def simulated(artifact: Artifact | RunsCompared) -> str:
 
 
 def reason(artifact: Artifact) -> str:
-    """The verdict's reason, and the flag that lets a weak baseline count where that is the reason."""
+    """The verdict's reason, and the flag that lets it count where a weak baseline or an unused skill is the reason."""
     hint = "; if it is meant to be weak: --weak-baseline warn" if artifact.baseline_is_too_weak else ""
+    if "never_loaded" in (artifact.reason_codes or []):
+        hint += "; if it need not be loaded: --unloaded warn"
     return artifact.reason + hint
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def loads(artifact: Artifact, arm: str) -> tuple[int | None, int]:
+    """In how many attempts of an arm its skill was loaded, and of how many that is known; None where of none."""
+    models = (artifact.skill_loads or {}).get(arm, {}).values()
+    told = [one for one in models if one.loaded is not None]
+    if not told:
+        return None, sum(one.n for one in models)
+    return sum(one.loaded or 0 for one in told), sum(one.n for one in told)

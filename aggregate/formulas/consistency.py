@@ -33,24 +33,19 @@ def compute_consistency_metrics(results: Iterable[Mapping[str, Any]]) -> dict[st
     with_concepts: set[str] = set()
     for result in results:
         accuracy: Any = result.get("accuracy")
-        if _known(accuracy):
+        if isinstance(accuracy, Real) and math.isfinite(accuracy):
             accuracies, matched = attempts.setdefault(str(result["task"]), ([], []))
             accuracies.append(float(accuracy))
             matched.append(result.get("matched") or ())
             if result.get("missed"):
                 with_concepts.add(str(result["task"]))
-    found = consistency_of(
-        {
-            task: spread_of(
-                len(accuracies),
-                statistics.pstdev(accuracies),
-                max(accuracies) - min(accuracies),
-                concept_overlap(matched, has_concepts=task in with_concepts),
-            )
-            for task, (accuracies, matched) in attempts.items()
-            if len(accuracies) >= 2
-        }
-    )
+    spreads = {}
+    for task, (accuracies, matched) in attempts.items():
+        if len(accuracies) >= 2:
+            std, spread = statistics.pstdev(accuracies), max(accuracies) - min(accuracies)
+            overlap = concept_overlap(matched, has_concepts=task in with_concepts)
+            spreads[task] = spread_of(len(accuracies), std, spread, overlap)
+    found = consistency_of(spreads)
     if found is not None:
         flaky = {task: found["tasks"][task] for task in found["flaky_tasks"]}
         found["warnings"] = [f"{task}: {flaky_text(one['range'], one['n'])}" for task, one in flaky.items()]
@@ -138,10 +133,6 @@ def d2(attempts: int) -> float:
         above = 0.5 * math.erfc(i * step / math.sqrt(2))
         total += 1 - below**attempts - above**attempts
     return total * step
-
-
-def _known(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _mean(values: Sequence[float]) -> float:

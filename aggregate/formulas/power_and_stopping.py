@@ -259,7 +259,9 @@ def look_at_decision(
     look = plan[round_number - 1]
     counts = intervals.paired_counts(candidate_passes, candidate_attempts, baseline_passes, baseline_attempts)
     differences, within = _by_task(counts, tasks)
-    interval = at_look(look, differences)
+    interval = differences_interval(differences, min(look.level, MOST_SURE))
+    if len(differences) and look.level > MOST_SURE:  # so early a look is not meant to stop anything
+        interval = Interval(float(differences.mean()), -1.0, 1.0, look.level)
     supported = decision(interval, margin)
     power = _conditional_power(plan, round_number, differences, within, effect)
     stop, reasons = True, supported.reasons
@@ -291,13 +293,6 @@ def _by_task(counts: PairedCounts, tasks: Sequence[str] | None) -> tuple[Floats,
         variance += rates * (1 - rates) / attempts
     within = float((np.bincount(task, variance) / models**2).mean())
     return np.bincount(task, counts.differences) / models, within
-
-
-def at_look(look: PlannedLook, differences: Floats) -> Interval:
-    """The interval at the level of one look."""
-    if len(differences) and look.level > MOST_SURE:  # so early a look is not meant to stop anything
-        return Interval(float(differences.mean()), -1.0, 1.0, look.level)
-    return differences_interval(differences, min(look.level, MOST_SURE))
 
 
 def _conditional_power(

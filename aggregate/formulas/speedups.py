@@ -44,11 +44,7 @@ def _benchmark(benchmark: BenchmarkTimes | Mapping[str, Any]) -> BenchmarkTimes:
     """Records from elsewhere may hold NaN or infinite medians: those were not measured."""
     if isinstance(benchmark, BenchmarkTimes):
         return benchmark
-    medians = {
-        name: value
-        for name in ("nop_median", "agent_median", "oracle_median")
-        if (value := benchmark.get(name)) is not None
-    }
+    medians = {name: benchmark.get(name) for name in ("nop_median", "agent_median", "oracle_median")}
     return BenchmarkTimes.model_construct(name=str(benchmark["name"]), **medians)
 
 

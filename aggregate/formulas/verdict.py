@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,10 +80,12 @@ def verdict(
     candidate_score: float | None = None,
     eval_threshold: float = 6.0,
     n_pairs: int | None = None,
+    skill_use: Sequence[Reason] = (),
 ) -> Verdict:
     """The literal rule of the gate, in this order: skipped, error, pass when delta >= 0, fail.
 
-    `why` says more about a run that did not finish. A weak baseline that need not pass is a warning.
+    `why` says more about a run that did not finish, `skill_use` what was wrong with who used the skill. A weak
+    baseline that need not pass is a warning.
     """
     if candidate_score is not None and candidate_score < eval_threshold:
         score = {"score": candidate_score, "threshold": eval_threshold}
@@ -94,7 +96,7 @@ def verdict(
         return Verdict("error", (Reason("weak_baseline_certain", {"why": why}),))
     candidate, baseline = _rate(execution_pass_rate), _rate(baseline_pass_rate)
     problems = [Reason(status, {"why": f" ({why})" if why else ""})] if status != "complete" else []
-    problems += error_reasons(arms or {})
+    problems += [*error_reasons(arms or {}), *skill_use]
     warnings: tuple[Reason, ...] = ()
     if not no_baseline and baseline < WEAK_BASELINE:
         values = {"rate": round(baseline, 4), "least": WEAK_BASELINE, "tasks": "tasks passed"}

@@ -92,9 +92,8 @@ def read_jsonl(path: Path, *, pipes: bool = False) -> Iterator[AttemptRecord]:
             except ValidationError as invalid:
                 if line.strip() in (b"{", b"["):
                     what = "one JSON document over many lines, an artifact perhaps"
-                    raise RecordsError(
-                        [f"{path}: {what}; give a run's id, or records, a JSON object a line"]
-                    ) from None
+                    remedy = "give a run's id, or records, a JSON object a line"
+                    raise RecordsError([f"{path}: {what}; {remedy}"]) from None
                 wrong = broken_fields(invalid, whole="record")
             else:
                 key = _KEY(vars(record))
@@ -108,9 +107,8 @@ def read_jsonl(path: Path, *, pipes: bool = False) -> Iterator[AttemptRecord]:
                 wrong = _misplaced(record, number, first)
             problems += [f"{path}:{number}: {problem}" for problem in wrong]
             if len(problems) > MAX_PROBLEMS:
-                problems[MAX_PROBLEMS:] = [
-                    f"{path}: more problems follow; the first {MAX_PROBLEMS} are shown"
-                ]
+                problems = problems[:MAX_PROBLEMS]
+                problems.append(f"{path}: more problems follow; the first {MAX_PROBLEMS} are shown")
                 break
     except FileNotFoundError:
         raise RecordsError([f"{path}: records not found"]) from None
@@ -150,8 +148,7 @@ def _misplaced(record: AttemptRecord, number: int, first: int) -> list[str]:
         allowed = f"baseline, candidate, candidate:<id>, oracle{hint}"
         wrong.append(f"arm: unknown arm '{plain(record.arm, _SHOWN)}'; allowed: {allowed}")
     if first != number:
-        name = (
-            f"attempt {record.attempt} of task {plain(record.task, _SHOWN)}, arm {plain(record.arm, _SHOWN)}"
-        )
+        task, arm = plain(record.task, _SHOWN), plain(record.arm, _SHOWN)
+        name = f"attempt {record.attempt} of task {task}, arm {arm}"
         wrong.append(f"record: {name} is already on line {first}; every attempt has one record")
     return wrong

@@ -149,10 +149,7 @@ def pass_curves(tasks: pd.DataFrame, pass_k: int) -> dict[str, dict[str, float]]
     curves: dict[str, dict[str, float]] = {"pass_at": {}, "pass_hat": {}}
     for k in range(1, min(pass_k, MOST_K) + 1):
         for name, chance in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
-            known = [(chance(n, c, k), weight) for (n, c), weight in sorted(counts.items()) if n >= k]
-            curves[name][str(k)] = _weighted(known) if known else np.nan
+            known = [(chance(n, c, k), tasks) for (n, c), tasks in sorted(counts.items()) if n >= k]
+            whole = sum(share * tasks for share, tasks in known)
+            curves[name][str(k)] = whole / sum(tasks for _, tasks in known) if known else np.nan
     return curves
-
-
-def _weighted(known: list[tuple[float, int]]) -> float:
-    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)

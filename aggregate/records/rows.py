@@ -93,8 +93,8 @@ ATTEMPTS: dict[str, Column] = {
     "cache_write_tokens": Column("float", "input written to it", "completion.cache_write_tokens"),
     "turns": Column("float", "how many times the model was called", "completion.turns"),
     "truncated": Column("bool", "whether the answer was cut", "completion.truncated"),
-    "skill_invoked": Column(
-        "float", "1 or 0; missing when the model does not tell", "completion.skill_invoked"
+    "skill_loaded": Column(
+        "float", "1 or 0; missing when the model does not tell", "completion.skill_loaded"
     ),
     "served_model": Column("str", "who answered, by the reply's own words", "completion.served_model"),
     "agent_version": Column("str", "version of the agent's program", "completion.agent_version"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
@@ -70,9 +71,9 @@ class RunInfo(ResultSettings):
     `baseline_reuse_count` counts this run and each earlier one compared with the same cached baseline.
     `planned_attempts` covers all arms and models; plan minus records is what was skipped. `why` is the message
     that ended a run before its time. `assumed_usd` counts towards the budget for calls of unknown cost.
-    `rejudged_from` is the run whose completions these are, `baseline_run_id` the one whose candidate, blessed,
-    is the baseline. `lane` is the pipeline's, which has nothing to do with queues; `source_run_id` and
-    `source_ranking_artifact` are the run id and the path of the ranking.
+    `mounted` are the models for which skills are mounted. `rejudged_from` is the run whose completions these are,
+    `baseline_run_id` the one whose candidate, blessed, is the baseline. `lane` is the pipeline's, which has nothing
+    to do with queues; `source_run_id` and `source_ranking_artifact` are the run id and the path of the ranking.
     """
 
     run_id: str
@@ -93,6 +94,7 @@ class RunInfo(ResultSettings):
     wasted_usd: float | None = None
     wasted_attempts: int = 0
     planned_attempts: int | None = None
+    mounted: tuple[str, ...] = ()
     rejudged_from: str | None = None
     baseline_run_id: str | None = None
     source_run_id: str | None = None
@@ -150,13 +152,20 @@ class Observer:
     def __init__(self) -> None:
         self.run_ids: set[str] = set()
         self.started: str | None = None
-        self.attempts: dict[tuple[str, str, str], int] = {}
-        self.tasks: dict[str, set[tuple[Any, ...]]] = {}  # what its records say of each
+        self.attempts: Counter[tuple[str, str, str]] = Counter()
+        self.tasks: dict[str, set[tuple[Any, ...]]] = defaultdict(set)  # what its records say of each
 
     def watch(self, records: Iterable[AttemptRecord]) -> Iterator[AttemptRecord]:
         """The same records, each noted as it goes by."""
         for record in records:
-            self._add(record)
+            task, arm, model, run_id, started, *facts, judgments = _OBSERVED(vars(record))
+            unit = (task, arm, model or UNKNOWN_MODEL)
+            self.attempts[unit] += 1
+            if run_id:
+                self.run_ids.add(run_id)
+            if started and (self.started is None or started < self.started):
+                self.started = started
+            self.tasks[task].add((*facts, judgments[0].kind if judgments else None))
             yield record
 
     def info(self) -> RunInfo:
@@ -179,21 +188,10 @@ class Observer:
             warnings=tuple(sorted(warnings)),
         )
 
-    def _add(self, record: AttemptRecord) -> None:
-        task, arm, model, run_id, started, tier, tags, should_trigger, judgments = _OBSERVED(vars(record))
-        unit = (task, arm, model or UNKNOWN_MODEL)
-        self.attempts[unit] = self.attempts.get(unit, 0) + 1
-        if run_id:
-            self.run_ids.add(run_id)
-        if started and (self.started is None or started < self.started):
-            self.started = started
-        judge = judgments[0].kind if judgments else None
-        self.tasks.setdefault(task, set()).add((tier, tags, judge, should_trigger))
-
 
 def _merged(task: str, facts: set[tuple[Any, ...]], warnings: list[str]) -> TaskInfo:
     """A task as all records together tell it; a warning is added where they do not agree."""
-    tiers, tags, judges, triggers = (set(values) - {None, ""} for values in zip(*facts, strict=True))
+    tiers, tags, triggers, judges = (set(values) - {None, ""} for values in zip(*facts, strict=True))
     if len(triggers) > 1:
         warnings.append(f"task {task} should trigger and should not; that it should is used")
     if len(tiers) > 1:

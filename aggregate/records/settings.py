@@ -15,14 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from aggregate.formulas.verdict import Gate, WeakBaseline, largest_ratio
 
 Panel = Literal[
-    "What to compare",
-    "Models",
-    "How often",
-    "Limits and money",
-    "Gate",
-    "Where it runs",
-    "What a worker serves",
-    "Output",
+    "What to compare", "Models", "How often", "Limits and money", "Gate", "Where it runs", "Serving", "Output"
 ]
 
 
@@ -145,6 +138,10 @@ class ResultSettings(SharedSettings):
     ] = None
     weak_baseline: Annotated[
         WeakBaseline, Setting("Gate", "error or warn, when the baseline passes less than 20 %.", "WHAT")
+    ] = "error"
+    unloaded: Annotated[
+        WeakBaseline,
+        Setting("Gate", "error or warn, when no attempt loaded the mounted skill that should have.", "WHAT"),
     ] = "error"
     eval_threshold: Annotated[
         float, Setting("Gate", "Candidates ranked below this score are skipped.", "SCORE")

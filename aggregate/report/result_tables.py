@@ -88,14 +88,10 @@ class Material:
         """All candidates of the run, best first; one without others alone."""
         return ranked([self.artifact, *self.others])
 
-    @property
-    def arms(self) -> tuple[str, str]:
-        """The two arms that are compared, baseline first."""
-        return BASELINE, self.artifact.arm
-
     def own_records(self) -> Iterator[AttemptRecord]:
         """The attempts that were run for this candidate and its baseline; other candidates' are left out."""
-        return (one for one in self.records() if one.arm in self.arms and one.outcome != "skipped")
+        arms = (BASELINE, self.artifact.arm)
+        return (one for one in self.records() if one.arm in arms and one.outcome != "skipped")
 
 
 @dataclass(frozen=True)
@@ -252,6 +248,7 @@ def line_text(line: AnswerLine) -> str:
 def view(artifact: Artifact) -> dict[str, Any]:
     """What the page shows beside the artifact's own fields; text from outside is on one line, without controls."""
     answer = answer_of(artifact)
+    costs = (f"This run cost: {sentences.bill(artifact)}.", sentences.bought(artifact))
     return {
         "artifact": artifact,
         "name": plain(artifact.name, _NAME),
@@ -271,9 +268,7 @@ def view(artifact: Artifact) -> dict[str, Any]:
         "pass_curves": charts.pass_curves(artifact),
         "pass_table": _pass_table(artifact),
         "cost_chart": charts.cost_quality(artifact),
-        "cost_sentence": " ".join(
-            filter(None, (f"This run cost: {sentences.bill(artifact)}.", sentences.bought(artifact)))
-        ),
+        "cost_sentence": " ".join(filter(None, costs)),
         "consistency": consistency(artifact),
         "warnings": notes(artifact),
     }

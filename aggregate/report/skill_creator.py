@@ -22,7 +22,7 @@ from aggregate.records.run_info import BASELINE
 from aggregate.report.result_tables import Material
 from aggregate.text.files import write_text
 from aggregate.text.formats import clean
-from judges.judgment import Judgment
+from judges.judgment import Completion, Judgment
 from judges.safe_text import storable
 
 CONFIGURATIONS = ("with_skill", "without_skill")
@@ -103,7 +103,7 @@ def _write_metadata(material: Material, place: Path, task: str, number: int) -> 
 def _grading(record: AttemptRecord) -> dict[str, Any]:
     expectations = _expectations(record)
     passed = sum(one["passed"] for one in expectations)
-    output = len(record.completion.text) if record.completion else 0
+    answer = record.completion or Completion()
     return {
         "expectations": expectations,
         "summary": {
@@ -115,9 +115,9 @@ def _grading(record: AttemptRecord) -> dict[str, Any]:
         "execution_metrics": {
             "tool_calls": {},
             "total_tool_calls": 0,
-            "total_steps": (record.completion and record.completion.turns) or 0,
+            "total_steps": answer.turns or 0,
             "errors_encountered": 0,
-            "output_chars": output,
+            "output_chars": len(answer.text),
             "transcript_chars": 0,
         },
     }
@@ -156,9 +156,7 @@ def _timing(record: AttemptRecord) -> dict[str, Any]:
 
 
 def _tokens(record: AttemptRecord) -> int:
-    made = record.completion
-    if made is None:
-        return 0
+    made = record.completion or Completion()
     parts = (made.input_tokens, made.output_tokens, made.cache_read_tokens, made.cache_write_tokens)
     return sum(part or 0 for part in parts)
 

@@ -35,7 +35,18 @@ else:
     _Record = BoundedRecord  # made at run time, so that mypy cannot know it
 
 MAX_BYTES = 256 * 1024 * 1024
-_NOT_KEPT = {"run_id", "arm", "tier", "tags", "worker", "deliveries", "retries", "workspace", "cached"}
+_NOT_KEPT = {
+    "run_id",
+    "arm",
+    "tier",
+    "tags",
+    "worker",
+    "deliveries",
+    "retries",
+    "workspace",
+    "trajectory",
+    "cached",
+}
 
 
 class NotBlessed(UpliftError):

@@ -76,19 +76,15 @@ def of(plan: Plan) -> Grounds:
 
 
 def write(places: Places, run_id: str, grounds: Grounds) -> None:
-    write_text(grounds.model_dump_json(), _place(places, run_id))
+    write_text(grounds.model_dump_json(), places.grounds(run_id))
 
 
 def read(places: Places, run_id: str) -> Grounds | None:
     """None for a run that was started elsewhere, or before its grounds were noted."""
     try:
-        return Grounds.model_validate_json(files.read(_place(places, run_id), MAX_STATE_BYTES))
+        return Grounds.model_validate_json(files.read(places.grounds(run_id), MAX_STATE_BYTES))
     except (OSError, ValueError):
         return None
-
-
-def _place(places: Places, run_id: str) -> Path:
-    return places.run(run_id) / "grounds.json"
 
 
 def key(

@@ -80,7 +80,7 @@ def report(
             typer.echo(path)
 
 
-@takes_settings("gate", "gate_cost", "margin", "weak_baseline", "state_root", "output")
+@takes_settings("gate", "gate_cost", "margin", "weak_baseline", "unloaded", "state_root", "output")
 def aggregate(
     context: typer.Context,
     records: Annotated[
@@ -145,7 +145,7 @@ def compare(
 
 
 _JUDGING = dict.fromkeys(
-    ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline"), "as in the run"
+    ("task_suite", "judge_model", "gate", "gate_cost", "margin", "weak_baseline", "unloaded"), "as in the run"
 )
 
 

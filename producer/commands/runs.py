@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,12 +82,15 @@ def show(
             metavar="TASK", show_default=False, help="A task id of the suite. [default: all that failed]"
         ),
     ] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="What was done step by step: tool calls, results, tokens.")
+    ] = False,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
     """Show every attempt of a task: what the model said and what the judge made of it.
 
-    Without a task it lists what failed.
+    Without a task it lists what failed, and with --steps all attempts.
 
     Examples:
 
@@ -100,17 +105,45 @@ def show(
     run_id = evaluation.named(where, run_id)
     if task is not None:
         records = run_list.attempts(where.places, where.broker, run_id, task)
+    elif steps:
+        records = run_list.all_attempts(where.places, where.broker, run_id)
     else:
         records = run_list.failures(where.places, where.broker, run_id)
     if as_json:
         for record in records:
             typer.echo(record.model_dump_json())
+    elif steps:
+        width = shutil.get_terminal_size((120, 24)).columns
+        typer.echo(run_list.step_texts(records, where.places, run_id, width), nl=False)
     elif task is not None:
         typer.echo(run_list.attempt_texts(records), nl=False)
     else:
         typer.echo(
             run_list.failure_texts(records, where.places.command("show", run_id, where.broker)), nl=False
         )
+
+
+@takes_place
+def export(
+    context: typer.Context,
+    run_id: RunId = None,
+    folder: Annotated[
+        Path, typer.Option("--atif", metavar="DIR", help="The folder to write them to; a file an attempt.")
+    ] = Path("atif"),
+    **flags: Any,
+) -> None:
+    """Write the steps of a run's attempts for other tools, in Harbor's format ATIF 1.8.
+
+    Example: uplift export last --atif steps
+    """
+    from producer.display import run_list
+    from producer.runs.evaluate import named
+
+    where = run_context(options(context, flags))
+    run_id = named(where, run_id)
+    records = run_list.all_attempts(where.places, where.broker, run_id)
+    written = run_list.export(records, where.places, run_id, folder)
+    typer.echo(f"uplift: wrote the steps of {written} of {len(records)} attempts to {folder}", err=True)
 
 
 @takes_place

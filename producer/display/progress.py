@@ -131,12 +131,9 @@ def _in_flight(view: View) -> Iterator[str]:
     models = view.inside.in_flight
     # The run's own count is newer than the heartbeats that tell the models, and would not be their sum.
     yield f"{sum(models.values()) if len(models) > 1 else view.progress.in_flight:,}"
-    if len(models) > 1:
-        yield from (
-            f"{count:,} of {plain(view.called(model), LONGEST_NAME)}" for model, count in models.items()
-        )
-    elif models:
-        yield plain(view.called(next(iter(models))), 40)
+    for model, count in models.items():
+        name = view.called(model)
+        yield f"{count:,} of {plain(name, LONGEST_NAME)}" if len(models) > 1 else plain(name, 40)
     if view.inside.retries:
         yield _count(view.inside.retries, "retry", "retries")
 
@@ -153,9 +150,8 @@ def _details(view: View, width: int) -> Iterator[tuple[str, Text]]:
     slowest = [attempt for attempt in view.inside.slowest if attempt.seconds >= 1]
     for number, slow in enumerate(slowest[:MOST_SLOWEST]):
         words = f"{_seconds(slow.seconds):>6}  {plain(slow.task, 40)}, {plain(slow.arm, LONGEST_NAME)}"
-        words += f", attempt {slow.number}" + (
-            f", {plain(view.called(slow.model), LONGEST_NAME)}" if names_models else ""
-        )
+        model = f", {plain(view.called(slow.model), LONGEST_NAME)}" if names_models else ""
+        words += f", attempt {slow.number}{model}"
         yield "" if number else "slowest", Text(words)
     beats = sorted(view.inside.workers, key=lambda beat: (beat.rate or 0.0, beat.worker))
     for number, beat in enumerate(beats[:MOST_WORKERS] if len(beats) > 1 else ()):

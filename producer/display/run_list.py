@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -17,25 +19,30 @@ from rich.table import Table
 from aggregate.artifact.answer import answer_of, brief
 from aggregate.artifact.model import Artifact
 from aggregate.artifact.sentences import short_models
+from aggregate.records import atif
 from aggregate.records.jsonl import read_jsonl
-from aggregate.records.record import JUDGED, AttemptRecord
+from aggregate.records.record import JUDGED, AttemptRecord, KeptSteps
 from aggregate.report.result_tables import candidate_text, line_text, next_of, ranked
-from aggregate.text.files import exists
-from aggregate.text.formats import plain, safe_line
+from aggregate.text.files import exists, write_text
+from aggregate.text.formats import counted, plain, safe_line
 from judges.inside import remove_folder
 from judges.judgment import Judgment
 from judges.safe_text import did_you_mean
+from judges.trajectory import Trajectory
 from producer import server as servers
 from producer.display.progress import clock, delta_words, paced, spending, usd
 from producer.display.snapshot import Looker, RoughInterval, View
 from producer.server import OUT_OF_REACH, NoTrace, Server, ServerNotRunning
-from producer.state_root import Places, finished, run_of
+from producer.state_root import Places, file_name, finished, run_of
 from workers.store.redis_client import serving, versions
 from workers.store.redis_client import workers as known_workers
 from workers.store.run_store import OtherVersion, State, UnknownRun
 
 _WIDE = 100
 _FILE_WIDTH = 200
+_MOST_LINES = 12  # of one text among an attempt's steps
+_LONGEST = 2000  # characters of a line
+_MOST_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ def _server_row(server: Server, run_id: str) -> RunRow | None:
 
 def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list[AttemptRecord]:
     """All attempts of a task, from the records at home or on the server; raises UnknownRun."""
-    records = _records(places, broker, run_id)
+    records = all_attempts(places, broker, run_id)
     chosen = [record for record in records if record.task == task]
     if not chosen:
         names = sorted({record.task for record in records})
@@ -144,7 +151,7 @@ def attempts(places: Places, broker: str | None, run_id: str, task: str) -> list
     return sorted(chosen, key=lambda record: (record.attempt, record.arm, record.model or ""))
 
 
-def _records(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
+def all_attempts(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
     path = places.records(run_id)
 
     def read(server: Server) -> list[AttemptRecord]:
@@ -182,6 +189,73 @@ def attempt_texts(records: list[AttemptRecord]) -> str:
     return "\n".join(parts)
 
 
+def step_texts(records: list[AttemptRecord], places: Places, run_id: str, width: int) -> str:
+    """The steps of attempts as a list for a terminal; those of sub-agents stand further in."""
+    kept = KeptSteps(places.steps(run_id))
+    return "\n".join("\n".join([*_steps(record, kept.of(record), width), ""]) for record in records)
+
+
+def _steps(record: AttemptRecord, trajectory: Trajectory | None, width: int) -> Iterator[str]:
+    yield plain(f"attempt {record.attempt}, {record.arm}, {record.model}: {record.outcome}", width)
+    if trajectory is None:
+        yield f"  {_no_steps(record)}"
+        return
+    depth: dict[int | None, int] = {None: 0}
+    for number, step in enumerate(trajectory.steps, start=1):
+        inside = depth.get(step.within, 0)
+        depth.update({call.number: inside + 1 for call in step.calls})
+        margin = "  " * min(inside + 1, _MOST_DEPTH)
+        told = [f"{number} {step.source}", step.model, step.at, step.stop_reason]
+        tokens = (step.input_tokens, step.output_tokens)
+        told += [f"{tokens[0]} in, {tokens[1]} out"] if tokens != (None, None) else []
+        told += [usd(step.cost_usd)] if step.cost_usd else []
+        yield margin + plain(" · ".join(filter(None, told)), width - len(margin))
+        for sign, text in (("(", step.reasoning), ("|", step.text)):
+            yield from _quoted(text, f"{margin}  {sign} ", width)
+        for call in step.calls:
+            yield from _quoted(f"{call.name} {json.dumps(call.arguments)}", f"{margin}  → ", width)
+            yield from _quoted(call.result or "", f"{margin}  {'✗' if call.failed else '←'} ", width)
+    ends = [] if trajectory.ended else ["it was stopped here"]
+    ends += [f"{counted(trajectory.left_out, 'step')} left out"] if trajectory.left_out else []
+    yield from (f"  {end}" for end in ends)
+
+
+def _no_steps(record: AttemptRecord) -> str:
+    if record.trajectory is None:
+        return "no steps: none are kept of it, or whoever answered does not tell them"
+    return f"no steps: {plain(record.trajectory) if ' ' in record.trajectory else 'they are not in this state root'}"
+
+
+def _quoted(text: str, margin: str, width: int) -> Iterator[str]:
+    """A text in a few lines behind a margin; how many more there are is said."""
+    lines = [
+        row
+        for line in text.splitlines()[:_MOST_LINES]
+        for row in textwrap.wrap(
+            safe_line(line.expandtabs(4)[:_LONGEST]), width - len(margin), drop_whitespace=False
+        )
+    ]
+    for line in lines[:_MOST_LINES]:
+        yield f"{margin}{line}".rstrip()
+    if len(lines) > _MOST_LINES or len(text.splitlines()) > _MOST_LINES:
+        yield f"{margin}…"
+
+
+def export(records: list[AttemptRecord], places: Places, run_id: str, folder: Path) -> int:
+    """Write each attempt's steps as an ATIF document; returns how many there were."""
+    kept, written = KeptSteps(places.steps(run_id)), 0
+    for record in records:
+        if (trajectory := kept.of(record)) is not None:
+            facts = record.model_dump(
+                include={"run_id", "task", "arm", "model", "attempt", "outcome", "score"}
+            )
+            names = (record.task, record.arm, record.model or "", str(record.attempt))
+            path = folder / f"{'_'.join(file_name(name) for name in names)}.json"
+            write_text(json.dumps(atif.document(trajectory, **facts), indent=1), path)
+            written += 1
+    return written
+
+
 def _check_text(judgment: Judgment) -> str:
     """A line for one of a task's checks: how it ended, and why."""
     word = "missing" if judgment.passed is None else "passed" if judgment.passed else "failed"
@@ -192,7 +266,7 @@ def _check_text(judgment: Judgment) -> str:
 
 def failures(places: Places, broker: str | None, run_id: str) -> list[AttemptRecord]:
     """The attempts of a run that did not pass, by task; raises UnknownRun."""
-    failed = [record for record in _records(places, broker, run_id) if record.outcome != "passed"]
+    failed = [record for record in all_attempts(places, broker, run_id) if record.outcome != "passed"]
     return sorted(failed, key=lambda record: (record.task, record.arm, record.model or "", record.attempt))
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gzip
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,18 +21,21 @@ from aggregate.artifact.answer import answer_of
 from aggregate.artifact.model import Artifact, NotAnArtifact
 from aggregate.records.jsonl import read_jsonl
 from aggregate.records.record import AttemptRecord
+from aggregate.records.run_info import BASELINE
+from aggregate.report.result_tables import Material, read_tasks
 from aggregate.text import files
 from aggregate.text.files import exists, write_bytes, writing
-from aggregate.text.formats import plain
+from aggregate.text.formats import counted, plain
 from judges.errors import UpliftError
+from producer import state_root
 from producer.baselines.cache import BaselineCache
 from producer.server import joining
-from producer.state_root import MAX_STATE_BYTES, Notes, Places, artifact_paths, file_name, finished
+from producer.state_root import MAX_STATE_BYTES, Notes, Places, check_run_id, file_name, finished
 from workers.store.bundles import is_digest
 from workers.store.run_store import KEEP_DAYS, Store, StoredRun, UnknownRun
 
 if TYPE_CHECKING:
-    from aggregate.report.result_tables import Material
+    from aggregate.report.html import Page
 
 MAX_BYTES = 256 * 1024 * 1024
 Format = Literal["html", "md", "junit", "csv", "benchmark-json"]
@@ -92,44 +96,6 @@ class Workspaces:
             return None
 
 
-class HomePage:
-    """The HTML page of a run that is coming home: it takes the records as these go by.
-
-    A page that breaks must not lose a record: `write` raises what went wrong.
-    """
-
-    def __init__(self, places: Places, artifacts: list[Artifact]) -> None:
-        from aggregate.records.run_info import BASELINE
-        from aggregate.report.html import Page
-
-        arms = {artifact.arm for artifact in artifacts if artifact.was_run}
-        self._page = Page(places.report(artifacts[0], several=False), arms and {BASELINE, *arms})
-        self._broken: Exception | None = None
-
-    def add(self, record: AttemptRecord) -> None:
-        """Add a record to the page."""
-        try:
-            if self._broken is None:
-                self._page.add(record)
-        except OSError:
-            raise
-        except Exception as problem:
-            self._broken = problem
-
-    def write(self, artifacts: list[Artifact], tasks: Path) -> Path:
-        """Write the page, once all records have gone by; `tasks` is the file with what the tasks asked."""
-        from aggregate.report.result_tables import Material, read_tasks
-
-        if self._broken is not None:
-            raise self._broken
-        first, *others = artifacts
-        return self._page.write(Material(first, list, read_tasks(tasks), tuple(others)))
-
-    def close(self) -> None:
-        """Leave nothing behind of a page that was not written."""
-        self._page.discard()
-
-
 def collect(
     store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, broker: str | None = None
 ) -> list[Artifact]:
@@ -138,10 +104,16 @@ def collect(
     Every file appears whole or not at all, and the server keeps the run: where the disk is full, it can be done
     again later.
     """
+    from aggregate.report.html import Page
+
     artifacts = [placed(artifact, places, broker) for artifact in artifacts]
+    arms = {artifact.arm for artifact in artifacts if artifact.was_run}
     try:
-        with closing(HomePage(places, artifacts)) as page:
+        page = Page(places.report(artifacts[0], several=False), arms and {BASELINE, *arms})
+        try:
             return _in_one_pass(store, run, artifacts, places, page)
+        finally:
+            page.discard()  # what is left of one that was not written
     except OSError as problem:
         # A write that failed knows no file name, and without one nobody knows where there is no room.
         where = problem.filename or str(places.root)
@@ -162,32 +134,45 @@ def placed(artifact: Artifact, places: Places, broker: str | None = None) -> Art
 
 
 def _in_one_pass(
-    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, page: HomePage
+    store: Store, run: StoredRun, artifacts: list[Artifact], places: Places, page: Page
 ) -> list[Artifact]:
-    """Read each record once: into the records' file, the page and, a baseline's, the cache where the run has one."""
+    """Read each record once: into the records' file, the page and, a baseline's, the cache where the run has one.
+
+    A page that breaks loses no record: it can be made again, by a version that knows how.
+    """
     run_id, now = run.run_id, time.time()
     notes = places.notes(run_id)
     cache = BaselineCache(Path(notes.baseline_cache_dir)) if notes.baseline_cache_dir else None
-    workspaces = Workspaces(places.workspaces(run_id))
+    workspaces, steps = Workspaces(places.workspaces(run_id)), set[str]()
+    broken: list[Exception] = []
 
     def records() -> Iterator[AttemptRecord]:
         for index, record in store.indexed_records(run_id):
             if cache is not None and index in notes.cache_keys:
                 cache.put(notes.cache_keys[index], record, now, notes.answer_keys.get(index))
             workspaces.note(record)
-            page.add(record)
+            steps.update(filter(None, [record.trajectory]))
+            try:
+                if not broken:
+                    page.add(record)
+            except OSError:
+                raise
+            except Exception as problem:
+                broken.append(problem)
             yield record
 
     write_records(places.records(run_id), records())
-    if lost := workspaces.save(store):
+    for lost in filter(None, (workspaces.save(store), _save_steps(store, run, steps, places))):
         artifacts = [artifact.with_warning(lost) for artifact in artifacts]
     write_lines(places.tasks(run_id), (task.model_dump_json(by_alias=True) for task in store.tasks(run)))
     written = write(artifacts, notes, places)
     try:
-        page.write(written, places.tasks(run_id))
+        for problem in broken:
+            raise problem
+        page.write(Material(written[0], list, read_tasks(places.tasks(run_id)), tuple(written[1:])))
     except OSError:
         raise
-    # A page can be made again, by a version that knows how; the verdict was paid for and stands without one.
+    # The verdict was paid for and stands without a page.
     except Exception as problem:
         why = f"{type(problem).__name__}: {plain(str(problem), 300)}"
         lost = (
@@ -198,13 +183,26 @@ def _in_one_pass(
     return written
 
 
+def _save_steps(store: Store, run: StoredRun, digests: set[str], places: Places) -> str | None:
+    """Bring the steps of all attempts home, as one archive; says of how many the server had no room for them."""
+    if digests:
+        with writing(places.steps(run.run_id)) as raw, zipfile.ZipFile(raw, "w") as archive:
+            for digest, data in store.steps(run.run_id, digests):
+                archive.writestr(zipfile.ZipInfo(f"{digest}.gz"), data)
+    if not (lost := store.steps_left_out(run.run_id)):
+        return None
+    limit = f"{run.manifest.trajectory_mb:g} MB"
+    return f"the steps of {counted(lost, 'attempt')} are not kept: limit {limit} a run (trajectory_mb)"
+
+
 def find(places: Places, run_id: str, broker: str | None) -> list[Artifact]:
     """The artifacts of a run that is over; one that ended on a broker is brought home first."""
+    check_run_id(run_id)  # the latest of a broker is called as somebody there liked
     if artifacts := finished(places, run_id):
         return artifacts
     if broker is None:
         try:
-            for path in artifact_paths(places, run_id):
+            for path in state_root.artifact_paths(places, run_id):
                 with suppress(OSError):
                     file.load(path, MAX_STATE_BYTES)
         except NotAnArtifact as problem:
@@ -289,8 +287,6 @@ def _materials(
     artifacts: list[Artifact], places: Places, form: Format, records: Path | None
 ) -> Iterator[Material]:
     """What each report is made of: page and Markdown hold all candidates."""
-    from aggregate.report.result_tables import Material, read_tasks
-
     together = form in ("html", "md")
     for artifact in artifacts[:1] if together else artifacts:
         folder = places.root / "runs" / file_name(artifact.run_id)

@@ -29,7 +29,7 @@ def aggregate_file(path: Path, places: Places, options: RunSettings) -> list[Art
     places.check_writable()
     observer = Observer()
     collected = frames.collect(observer.watch(read_jsonl(path, pipes=True)))
-    asked = options.model_dump(include={"margin", "gate", "gate_cost", "weak_baseline"})
+    asked = options.model_dump(include={"margin", "gate", "gate_cost", "weak_baseline", "unloaded"})
     info = observer.info().model_copy(update=asked)
     if not observer.run_ids:
         info = info.model_copy(update={"run_id": _run_id_of(path)})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aggregate.artifact.model import Artifact
 from aggregate.records.jsonl import read_jsonl
-from aggregate.records.record import AttemptRecord
+from aggregate.records.record import AttemptRecord, KeptSteps
 from aggregate.records.settings import ResultSettings
 from aggregate.text import files
 from aggregate.text.files import is_file
@@ -41,7 +41,7 @@ OF_RUN = (
 # Artifacts of 0.1.0 lack the last two.
 _TAKEN_OVER = (
     *("task_suite", "models", "pass_k", "margin", "gate", "gate_cost"),
-    *("weak_baseline", "eval_threshold"),
+    *("weak_baseline", "unloaded", "eval_threshold"),
 )
 
 
@@ -85,13 +85,12 @@ def rejudge(made: Plan, where: RunContext) -> list[Artifact]:
     return evaluate.evaluate(made, where, lambda store: _bring(made, where.places, store))
 
 
-def _note_grounds(made: Plan, places: Places) -> None:
+def _note_grounds(made: Plan, earlier: str, places: Places) -> None:
     """The answers rest on what the earlier run noted; tasks that ask something else now rest on nothing."""
-    assert made.rejudged_from is not None
-    noted = fingerprints.read(places, made.rejudged_from)
+    noted = fingerprints.read(places, earlier)
     if noted is None:
         return
-    asked = {task.id: task for task in read_tasks(places.tasks(made.rejudged_from))}
+    asked = {task.id: task for task in read_tasks(places.tasks(earlier))}
     same = {task.id for task in made.suite.tasks if not is_other_question(task, asked[task.id])}
     now = fingerprints.of(made)
     tasks = {task: content for task, content in now.tasks.items() if task in same}
@@ -160,11 +159,10 @@ def _arms(ran: list[Artifact]) -> tuple[PlannedArm, ...]:
 
 def _bring(made: Plan, places: Places, store: Store) -> Reuse:
     """Put the completions and agents' files on the server; attempts that have none are not made again."""
-    _note_grounds(made, places)
-    earlier = made.rejudged_from
-    assert earlier is not None
+    earlier = made.rejudged_from or ""
+    _note_grounds(made, earlier, places)
     kept = Workspaces(places.workspaces(earlier))
-    brought, seen = set[str](), set[int]()
+    brought, seen, steps = set[str](), set[int](), set[str]()
     unanswered: dict[int, AttemptRecord] = {}
 
     def answers() -> Iterator[tuple[int, AttemptRecord]]:
@@ -180,9 +178,11 @@ def _bring(made: Plan, places: Places, store: Store) -> Reuse:
                 brought.add(record.workspace)
                 if (data := kept.read(record.workspace)) is not None:
                     store.put_bundle(record.workspace, data)
+            steps.update(filter(None, [record.trajectory]))
             yield index, record
 
     store.put_stored(made.run_id, answers())
+    store.put_steps(made.run_id, KeptSteps(places.steps(earlier)).packed(steps))
     missing = (index for index in range(made.grid.attempts) if index not in seen)
     unanswered |= {index: _missing(made, index) for index in missing}
     return Reuse(cached=unanswered, told="attempts have no completion to judge and keep their outcome")

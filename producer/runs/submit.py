@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from producer.baselines.cache import Reuse, look_up
 from producer.plan import Plan, mounts
 from producer.runs.watch import vanished
@@ -105,10 +105,8 @@ def _cost(plan: Plan, cached: Container[int], tokens: int) -> float | None:
     return round(total, 6)
 
 
-class DoesNotFit(UpliftError):
+class DoesNotFit(InfrastructureError):
     """The server has less memory left than the run needs at least."""
-
-    exit_code = INFRASTRUCTURE
 
 
 def check_size(store: Store, plan: Plan, reuse: Reuse) -> str | None:
@@ -153,10 +151,8 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-class CannotAsk(UpliftError):
+class CannotAsk(InfrastructureError):
     """A model of the run cannot be asked: one line says what is missing, the next what to type."""
-
-    exit_code = INFRASTRUCTURE
 
 
 def check_models(plan: Plan, broker: str | None) -> None:

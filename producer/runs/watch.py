@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import redis
 from kombu.exceptions import OperationalError
 
-from judges.errors import INFRASTRUCTURE, INTERRUPTED, UpliftError
+from judges.errors import INTERRUPTED, InfrastructureError, UpliftError
 from producer.display.snapshot import Looker, View
 from producer.server import Server
 from producer.state_root import on_broker
@@ -28,10 +28,8 @@ PROBE_SECONDS = 5.0
 REFUSED_SECONDS = float(INSIST_SECONDS)  # as long as workers hold on to what they want to write
 
 
-class RunLost(UpliftError):
+class RunLost(InfrastructureError):
     """The run is no longer on the server, or can go no further; the reason tells what to do."""
-
-    exit_code = INFRASTRUCTURE
 
 
 def vanished(run_id: str) -> RunLost:

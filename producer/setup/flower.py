@@ -25,7 +25,7 @@ from flower.options import options  # type: ignore[import-untyped]  # Flower has
 from flower.urls import settings  # type: ignore[import-untyped]  # Flower has no hints
 from tornado.httputil import HTTPServerRequest
 
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from workers.process.celery_app import App
 from workers.store.backlog import backlog
 from workers.store.redis_client import connect
@@ -41,10 +41,8 @@ class InvalidLogin(ValueError):
     """A user name or password that HTTP's basic authentication cannot carry, for the reason given."""
 
 
-class CannotListen(UpliftError):
+class CannotListen(InfrastructureError):
     """The address or port cannot be used, for the reason given."""
-
-    exit_code = INFRASTRUCTURE
 
 
 @dataclass(frozen=True)

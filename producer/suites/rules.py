@@ -299,18 +299,23 @@ def wrong_schemas(root: Node, suite_folder: Path) -> Iterator[Finding]:
     # Tasks often share a schema, and checking one takes most of a millisecond.
     problems_of = cache(lambda text: _wrong_schema(json.loads(text)))
     problem_in = cache(lambda path: _wrong_schema_file(path, home))
+    for steps, judge in judges(root, "json-schema"):
+        inline, file = judge.get("schema"), judge.get("schema_file")
+        if inline is not None and isinstance(inline.value, dict):
+            for path, message in problems_of(json.dumps(inline.value)):
+                part, _ = inline.at(path)
+                if not part.bad:
+                    yield Finding(part.start, path_of((*steps, "schema", *path)), message)
+        if file is not None and _is_fixture(file) and (problem := problem_in(file.value)):
+            yield Finding(file.start, path_of((*steps, "schema_file")), f"{shown(file.value)} {problem}")
+
+
+def judges(root: Node, kind: str) -> Iterator[tuple[Steps, Node]]:
+    """Every judge of one kind, of all tasks."""
     for number, task in enumerate(root.items("tasks")):
         for steps, judge in judges_of(task):
-            if judge.value.get("type") != "json-schema":
-                continue
-            here, inline, file = ("tasks", number, *steps), judge.get("schema"), judge.get("schema_file")
-            if inline is not None and isinstance(inline.value, dict):
-                for path, message in problems_of(json.dumps(inline.value)):
-                    part, _ = inline.at(path)
-                    if not part.bad:
-                        yield Finding(part.start, path_of((*here, "schema", *path)), message)
-            if file is not None and _is_fixture(file) and (problem := problem_in(file.value)):
-                yield Finding(file.start, path_of((*here, "schema_file")), f"{shown(file.value)} {problem}")
+            if judge.value.get("type") == kind:
+                yield ("tasks", number, *steps), judge
 
 
 def judges_of(task: Node) -> Iterator[tuple[Steps, Node]]:

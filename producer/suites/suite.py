@@ -34,8 +34,6 @@ class Suite:
     path: Path
     folder: Path
     skill_id: str
-    version: str
-    description: str
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -90,8 +88,6 @@ def _checked(document: Document, path: Path) -> Suite:
         path=path,
         folder=path.parent,
         skill_id=content["skill_id"],
-        version=content["version"],
-        description=content.get("description", ""),
         tasks=tuple(Task.model_validate(task, context={"sees": sees}) for task in tasks),
         warnings=tuple(map(str, document.problems(_doubts(document.root)))),
         hints=tuple(map(str, document.problems(_hints(document.root)))) if sees is None else (),
@@ -190,7 +186,7 @@ def _repeated_ids(root: Node, document: Document) -> Iterator[Finding]:
 
 def _doubts(root: Node) -> Iterator[Finding]:
     """What is allowed and can hardly be meant: a contains judge that no output can pass."""
-    for path, judge in _judges(root, "contains"):
+    for path, judge in rules.judges(root, "contains"):
         expected = [wanted.casefold() for wanted in judge.value["expected"]]
         for index, banned in enumerate(judge.items("forbidden")):
             if any(banned.value.casefold() in wanted for wanted in expected):
@@ -200,17 +196,10 @@ def _doubts(root: Node) -> Iterator[Finding]:
 
 def _hints(root: Node) -> Iterator[Finding]:
     """What is right and surprises people: a judge model that is not told what was asked."""
-    for path, judge in _judges(root, "llm-rubric"):
+    for path, judge in rules.judges(root, "llm-rubric"):
         if "sees" not in judge.value:
             message = 'its judge does not see the prompt; write sees: [prompt, output], or version: "1.1"'
             yield Finding(judge.start, path_of(path), message)
-
-
-def _judges(root: Node, kind: str) -> Iterator[tuple[rules.Steps, Node]]:
-    for number, task in enumerate(root.items("tasks")):
-        for steps, judge in rules.judges_of(task):
-            if judge.value.get("type") == kind:
-                yield ("tasks", number, *steps), judge
 
 
 def located(path: Path, remarks: Mapping[str, str]) -> list[str]:

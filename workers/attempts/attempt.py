@@ -30,6 +30,7 @@ from workers.models.choose import graders, is_simulated
 from workers.models.model import ModelError, ModelTimedOut, Request, own_secrets, without_secrets
 from workers.models.prices import attempt_estimate
 from workers.models.sim import Sim
+from workers.models.steps import Trace
 from workers.store import keys
 from workers.store.claims import Claim, Finished, StoreResult, Wanted
 from workers.store.keys import WORKING_SECONDS
@@ -99,7 +100,7 @@ class Attempt:
                 return await self.store(self._failed(POISON), Bill())
             if self._answer is None:
                 return 0
-            record = await self._judged(self._answer)
+            record = await self._with_steps(await self._judged(self._answer), self._answer)
             if self._answer.bill.calls:  # what only judging an answer cost tells nothing of the next attempt
                 self._note_cost(self._answer)
             return await self.store(record, self._answer.bill)
@@ -146,13 +147,13 @@ class Attempt:
     async def _stored_or_asked(self, turn: Turn) -> Answer:
         """The answer of an earlier run or a recording, or of a try that only lacks a grade; else ask the model."""
         run = self._run
-        source = run.source_of_answers(self._question.model)
-        if source is not None or self._claim.errors or run.manifest.has_answers:
+        terms = run.terms(self._question.model)
+        if terms.source is not None or self._claim.errors or run.manifest.has_answers:
             self._workspace = stored = Stored(run, self._index)
-            if (answer := await stored.answer(self._question, source)) is not None:
+            if (answer := await stored.answer(self._question, terms.source)) is not None:
                 return answer
             self._workspace = None
-        if run.is_agent(self._question.model):
+        if terms.is_agent:
             self._workspace = AttemptFolder(self._question.task, run.fixtures)
         await turn.permit()
         run.claims.asked.add(self._claim.token)
@@ -162,14 +163,25 @@ class Attempt:
         """Ask the model within the task's time; whatever goes wrong is in the answer."""
         started_at, begun = now(), time.perf_counter()
         request = Request(prompt=self._question.task.prompt)
+        trace = Trace(skill := self._run.skill_of(self._question))
 
-        def ended(**how: Any) -> Answer:
+        def ended(completion: Completion | None = None, **how: Any) -> Answer:
             seconds = time.perf_counter() - begun
             retries = max(0, turn.tries - 1)
-            return Answer(request, started_at, seconds, retries=retries, bill=turn.bill, **how)
+            steps = trace.trajectory()
+            if completion is not None and steps is not None:
+                completion = completion.model_copy(update=steps.facts())
+            return Answer(
+                *(request, started_at, seconds, completion),
+                **how,
+                retries=retries,
+                bill=turn.bill,
+                trajectory=steps,
+                skill=skill,
+            )
 
         try:
-            request = self._request()
+            request = self._request(trace)
             model = self._run.model(self._question.model)
             # A wait that the deadline would cut short is not begun: an outage is an error, never a slow answer.
             return ended(completion=kept(await turn.answer(model, request, wait_beyond=False)))
@@ -185,9 +197,10 @@ class Attempt:
             spent = turn.bill.unanswered()
             return ended(outcome="error", error=_words(problem), hopeless=hopeless, completion=spent)
 
-    def _request(self) -> Request:
+    def _request(self, trace: Trace) -> Request:
         run, question, workspace = self._run, self._question, self._workspace
         prompt, mounted = run.prompt_and_skill(question)
+        others = () if question.arm in run.skills else tuple(run.skills.values())
         return Request(
             prompt=prompt,
             task=question.task,
@@ -195,6 +208,8 @@ class Attempt:
             attempt=question.number,
             earlier_errors=self._claim.errors,
             skill=mounted,
+            others=others,
+            trace=trace,
             workspace=workspace.folder if isinstance(workspace, AttemptFolder) else None,
             suite=run.fixtures,
             params=run.settings.params,
@@ -218,7 +233,8 @@ class Attempt:
     def _note_cost(self, answer: Answer) -> None:
         """Remember the dearest attempt of a model: the next ones reserve as much. A failed one only raises that."""
         cost, costs, model = answer.bill.usd, self._run.largest_costs, self._question.model
-        if cost and (answer.outcome is None or cost > self._estimate()):
+        is_known = cost > 0 or is_simulated(model)
+        if is_known and (answer.outcome is None or cost > self._estimate()):
             costs[model] = max(cost, costs.get(model, 0.0))
 
     async def note(self, answer: Answer) -> None:
@@ -253,6 +269,19 @@ class Attempt:
         except Exception as problem:
             return self._record(replace(answer, outcome="error", error=_words(problem)))
 
+    async def _with_steps(self, record: AttemptRecord, answer: Answer) -> AttemptRecord:
+        """The record with the digest of its steps, which are kept beside it where the run wants them."""
+        wanted, trajectory = self._run.manifest.trajectory, answer.trajectory
+        if trajectory is None or wanted == "off" or (wanted == "failed" and record.outcome == "passed"):
+            return record
+        try:
+            kept = await self._run.keep_steps(trajectory, answer.skill)
+        except redis.RedisError:
+            raise
+        except Exception as problem:
+            kept = f"not kept: {_words(problem)}"
+        return record.model_copy(update={"trajectory": kept})
+
     async def judge(self, answer: Answer, left: Path | None = None) -> tuple[Judgment, float]:
         """Judge a completion; returns the judgment and the seconds it took. Its calls go on the answer's bill."""
         assert answer.completion is not None
@@ -261,7 +290,8 @@ class Attempt:
         client = run.model(asked) if is_simulated(asked) else None
         passes = client.passes(answer.request) if isinstance(client, Sim) else True if client else None
         sandbox = run.manifest.sandbox
-        where = Place(run.fixtures, left, sandbox, prompt=task.prompt, passes=passes)
+        done = answer.trajectory and answer.trajectory.with_skill(answer.skill)
+        where = Place(run.fixtures, left, sandbox, task.prompt, passes, done, answer.seconds)
 
         def ask_about(rubric: Rubric, where: Place) -> Ask:
             async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
@@ -420,21 +450,29 @@ def _characters(record: AttemptRecord) -> int:
     """About how much text a record has: what the model said, and what judges said of it."""
     said = len(record.completion.text) if record.completion else 0
     for judgment in record.judgments:
-        said += len(judgment.details) + sum(map(len, judgment.matched)) + sum(map(len, judgment.missed))
-        said += sum(len(criterion.name) for criterion in judgment.criteria)
+        said += len(judgment.details) + sum(map(len, judgment.matched + judgment.missed))
+        said += sum([len(criterion.name) for criterion in judgment.criteria])
     return said + len(record.details or "") + len(record.error or "")
 
 
 def _grade(judgment: Judgment) -> dict[str, Any]:
     """The fields of a record that a judge decides."""
-    kept = {name: getattr(judgment, name) for name in ("score", "details", "error", *_MEASURED)}
     # What was measured is the record's, and not its judgment's too.
     judgments = judgment.panel or (judgment,)
     if judgment.benchmarks or judgment.tests or judgment.snapshot:
         judgments = tuple(
             one.model_copy(update=_MEASURED) if _measured_by(one, judgment) else one for one in judgments
         )
-    return {"outcome": _OUTCOMES[judgment.passed], "judgments": judgments, **kept}
+    return {
+        "outcome": _OUTCOMES[judgment.passed],
+        "judgments": judgments,
+        "score": judgment.score,
+        "details": judgment.details,
+        "error": judgment.error,
+        "benchmarks": judgment.benchmarks,
+        "tests": judgment.tests,
+        "snapshot": judgment.snapshot,
+    }
 
 
 def _measured_by(one: Judgment, judgment: Judgment) -> bool:

@@ -15,10 +15,10 @@ import asyncio
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import redis.asyncio
@@ -30,7 +30,7 @@ from workers.models.model import Model, ModelBusy, ModelFailed, Request, Room
 from workers.models.retries import RETRIES, with_retries
 from workers.store.keys import Keys, script
 from workers.store.keys import limits as limit_keys
-from workers.store.messages import NO_LIMITS, Limits, ModelSettings
+from workers.store.messages import Limits, ModelSettings
 from workers.store.process_settings import ProcessSettings
 
 # How often whoever waits for a limit looks whether the run was halted.
@@ -89,19 +89,13 @@ class FairSlots:
                 return
 
 
-def limits_for(model: str, settings: ModelSettings) -> Limits:
-    """A model's own limits, or the run's default ones."""
-    return settings.limits.get(model, settings.default_limits)
-
-
 def estimated_tokens(prompt: str, settings: ModelSettings) -> int:
     """What a call may use, before it is made: its prompt at four characters a token, and its longest answer."""
     longest = settings.params.get("max_tokens")
     return len(prompt) // 4 + (longest if isinstance(longest, int) else _LIKELY_ANSWER)
 
 
-@dataclass(frozen=True)
-class Permit:
+class Permit(NamedTuple):
     """Permission to make one call, with `aside` tokens reserved for it.
 
     Without a token nothing was noted of it. `at` is when it was given, in microseconds of the server.
@@ -150,8 +144,8 @@ class ModelLimits:
         One waiter per process asks, others with the same limits queue behind it. A model without limits is not waited
         for; those of vendors are noted all the same, because the last minute's calls tell what the provider allows.
         """
-        if limits.none and parse(model).kind not in _VENDORS:
-            return Permit(model, "", estimated_tokens, limits)
+        if self.is_unlimited(permit := Permit(model, "", estimated_tokens, limits)):
+            return permit
         token = uuid4().hex
         arguments: list[Any] = [token, round(self._lease * 1000), limits.max_in_flight or 0, limits.rpm or 0]
         arguments += [limits.tpm or 0, estimated_tokens, _MINUTE]
@@ -194,6 +188,10 @@ class ModelLimits:
                 look = _LOOK_SECONDS / 4 if limits.tpm else _LOOK_SECONDS
                 pause = random.uniform(*_POLL_SECONDS) if wait < 0 else min(wait / 1_000_000, look)
                 await self._sleep(pause)
+
+    def is_unlimited(self, wanted: Permit) -> bool:
+        """Whether nobody need ask the server before the call."""
+        return wanted.limits.none and parse(wanted.model).kind not in _VENDORS
 
     def is_free(self, model: str) -> bool:
         """Whether no provider sets the model's pace, as far as this process has heard."""
@@ -294,44 +292,101 @@ class Halted(Exception):
 
 
 class Turn:
-    """A place in line for one request and its repetitions; `bill` sums up the calls, `tries` counts them."""
+    """A place in line for one request and its repetitions; `bill` sums up the calls, `tries` counts them.
 
-    def __init__(
-        self, shared: ModelLimits, wanted: Permit, run: Run, count_retry: Callable[[str, str], None]
-    ) -> None:
-        self._shared = shared
+    Within `async with` it has a slot of this process, if it is to have `slots`: whoever asks for itself, and not to
+    judge what is there. Whoever waits for a limit holds a slot, so only one attempt of a model does: the others stand
+    in line without one, and leave the slots to other models. Raises Halted when the run is halted while we wait.
+    """
+
+    def __init__(self, turns: Turns, run: Run, wanted: Permit, slots: FairSlots | None = None) -> None:
+        self._turns = turns
+        self._shared = turns.limits
         self._wanted = wanted
         self._run = run
-        self._count_retry = count_retry
-        self._slot: Permit | None = None
+        self._slots = slots
+        self._has_slot = False
+        self._line: FairSlots | None = None
+        self._has_place = False
+        self._permit: Permit | None = None
         self._last: Permit | None = None
         self._told: asyncio.Task[Any] | None = None
-        self._billed = Bill()
+        self._billed: Bill | None = None
         self.bill = Bill()
         self.tries = 0
-        self.leave_line: Callable[[], None] | None = None
-        self.stand_in_line: Callable[[], Awaitable[None]] | None = None
 
-    async def permit(self, *, unless_halted: bool = True) -> None:
+    async def __aenter__(self) -> Turn:
+        run = self._run
+        try:
+            if self._slots is None:
+                with self._turns.waits(run):
+                    await self.permit()
+            elif self._wanted.limits.none and self._shared.is_free(self._wanted.model):
+                await self._slots.acquire(run.manifest.run_id)
+                self._has_slot = True
+            else:
+                await self._stand_in_line(self._slots)
+            if self._slots is not None and run.halted.is_set():
+                if await is_halted(run):
+                    raise Halted
+                run.halted.clear()  # it was resumed
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give everything back, and correct the pace by what was used."""
+        if self._has_slot and self._slots is not None:
+            self._slots.release()
+        self._leave()
+        try:
+            await self._settle()
+            await self._tell_used()
+        finally:
+            if self._permit is not None:
+                await self._shared.release(self._permit)
+
+    async def _stand_in_line(self, slots: FairSlots) -> None:
+        """Wait for the turn to wait for the limit, and for a slot to do that in."""
+        run_id = self._run.manifest.run_id
+        self._line = self._turns.line(self._wanted)
+        if self._has_slot:
+            slots.release()
+            self._has_slot = False
+        with self._turns.waits(self._run):
+            await self._line.acquire(run_id)
+        self._has_place = True
+        await slots.acquire(run_id)
+        self._has_slot = True
+
+    async def permit(self) -> None:
         """Wait for the model's limit before the first call; raises Halted when the run is halted meanwhile."""
         wanted = self._wanted
         try:
-            if self.stand_in_line is not None and not self._shared.is_free(wanted.model):
-                await self.stand_in_line()
-                if unless_halted and await is_halted(self._run):
-                    self._run.halted.set()
-                    raise Halted
-            what = (self._shared, wanted.model, wanted.limits, wanted.estimated_tokens)
-            waiting = _unless_halted(self._run, *what) if unless_halted else self._shared.acquire(*what[1:])
-            self._slot = self._last = await waiting
+            if self._shared.is_unlimited(wanted):
+                return
+            if self._slots is None:
+                self._permit = await self._shared.acquire(
+                    wanted.model, wanted.limits, wanted.estimated_tokens
+                )
+            else:
+                # The provider may have set the pace only while we waited for a slot.
+                if self._line is None and not self._shared.is_free(wanted.model):
+                    await self._stand_in_line(self._slots)
+                    if await is_halted(self._run):
+                        self._run.halted.set()
+                        raise Halted
+                self._permit = await _unless_halted(self._run, self._shared, wanted)
+            self._last = self._permit
         finally:
             self._leave()
 
     def _leave(self) -> None:
         """Let the next attempt of this model wait for its limit."""
-        if self.leave_line is not None:
-            self.leave_line()
-            self.leave_line = None
+        if self._has_place and self._line is not None:
+            self._line.release()
+            self._has_place = False
 
     async def answer(self, model: Model, request: Request, *, wait_beyond: bool = True) -> Completion:
         """Call the model, again while it is busy; the answer includes what the failed tries before it used.
@@ -379,26 +434,14 @@ class Turn:
     async def wait_for_retry(self) -> None:
         """Wait for the limit before the call is repeated, in the slot that is ours already."""
         wanted = self._wanted
-        self._count_retry(self._run.manifest.run_id, wanted.model)
+        self._turns.count_retry(self._run.manifest.run_id, wanted.model)
         await self._settle()
         await self._tell_used()
         pace = Limits(rpm=wanted.limits.rpm, tpm=wanted.limits.tpm)
         try:
-            self._last = await _unless_halted(
-                self._run, self._shared, wanted.model, pace, wanted.estimated_tokens
-            )
+            self._last = await _unless_halted(self._run, self._shared, wanted._replace(limits=pace))
         except Halted:
             raise ModelFailed("the run was stopped before the call could be repeated") from None
-
-    async def end(self) -> None:
-        """Give everything back, and correct the pace by what was used."""
-        self._leave()
-        try:
-            await self._settle()
-            await self._tell_used()
-        finally:
-            if self._slot is not None:
-                await self._shared.release(self._slot)
 
     async def _settle(self) -> None:
         """Wait until all workers know of the pace: whoever is next must not ask sooner."""
@@ -410,7 +453,7 @@ class Turn:
         # Told already, or never permitted: whoever waits for a call has none to tell of.
         if self._last is None or not self._last.token:
             return
-        now, before = self.bill, self._billed
+        now, before = self.bill, self._billed or Bill()
         if now.calls == before.calls:
             await self._shared.used(self._last, None)
         elif now.uncounted == before.uncounted:
@@ -441,81 +484,37 @@ class Turns:
         count_retry: Callable[[str, str], None],
         waits: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
     ) -> None:
-        self._count_retry = count_retry
-        self._waits = waits
+        self.count_retry = count_retry
+        self.waits = waits
+        self.limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
         self._slots = FairSlots(settings.in_flight)
         self._agent_slots = FairSlots(settings.agent_in_flight)
         self._lines: dict[tuple[str, Limits], FairSlots] = {}
-        self._limits = ModelLimits(client, lease_seconds=settings.lease_seconds)
 
     @property
     def used(self) -> int:
         return self._slots.used + self._agent_slots.used
 
     async def close(self) -> None:
-        await self._limits.close()
+        await self.limits.close()
 
-    @asynccontextmanager
-    async def turn(self, run: Run, question: Question) -> AsyncIterator[Turn]:
-        """Wait for a slot, in which to wait for the model's limit; both are given back when the block ends.
+    def line(self, wanted: Permit) -> FairSlots:
+        """Where those stand who wait for a model with the same limits."""
+        return self._lines.setdefault((wanted.model, wanted.limits), FairSlots(1))
 
-        Whoever waits for a limit holds a slot, so only one attempt of a model does: the others stand in line
-        without one, and leave the slots to other models. Raises Halted when the run is halted while we wait.
-        """
-        spec, settings, run_id = question.model, run.settings, run.manifest.run_id
-        # A stored answer is not asked for again, so the model's limit does not hold it up.
-        limits = limits_for(spec, settings) if run.source_of_answers(spec) is None else NO_LIMITS
-        tokens = estimated_tokens(run.prompt_and_skill(question)[0], settings) if limits.tpm else 0
-        slots = self._agent_slots if run.is_agent(spec) else self._slots
-        line = self._lines.setdefault((spec, limits), FairSlots(1))
-        turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
-        has_slot = False
+    def turn(self, run: Run, question: Question) -> Turn:
+        """The turn of an attempt: a slot, in which to wait for the model's limit."""
+        terms = run.terms(question.model)
+        prompt = run.prompt_and_skill(question)[0] if terms.limits.tpm else ""
+        tokens = estimated_tokens(prompt, run.settings) if terms.limits.tpm else 0
+        slots = self._agent_slots if terms.is_agent else self._slots
+        return Turn(self, run, Permit(question.model, "", tokens, terms.limits), slots)
 
-        async def stand_in_line() -> None:
-            """Wait for the turn to wait for the limit, and for a slot to do that in."""
-            nonlocal has_slot
-            turn.stand_in_line = None
-            if has_slot:
-                slots.release()
-                has_slot = False
-            with self._waits(run):
-                await line.acquire(run_id)
-            turn.leave_line = line.release
-            await slots.acquire(run_id)
-            has_slot = True
-
-        try:
-            if limits.none and self._limits.is_free(spec):
-                turn.stand_in_line = stand_in_line  # in case that the provider sets the pace by then
-                await slots.acquire(run_id)
-                has_slot = True
-            else:
-                await stand_in_line()
-            await self._check(run)
-            yield turn
-        finally:
-            if has_slot:
-                slots.release()
-            await turn.end()
-
-    @asynccontextmanager
-    async def judging(self, run: Run, spec: str, prompt: str) -> AsyncIterator[Turn]:
-        """Wait for the limit of a model that judges. No slot: the answer is there and wants to be judged."""
-        limits = limits_for(spec, run.settings)
+    def judging(self, run: Run, spec: str, prompt: str) -> Turn:
+        """The turn of a model that judges. No slot: the answer is there and wants to be judged."""
+        limits = run.settings.limits_of(spec)
         tokens = estimated_tokens(prompt, run.settings) if limits.tpm else 0
-        turn = Turn(self._limits, Permit(spec, "", tokens, limits), run, self._count_retry)
-        try:
-            with self._waits(run):
-                await turn.permit(unless_halted=False)
-            yield turn
-        finally:
-            await turn.end()
-
-    async def _check(self, run: Run) -> None:
-        if run.halted.is_set():
-            if await is_halted(run):
-                raise Halted
-            run.halted.clear()  # it was resumed
+        return Turn(self, run, Permit(spec, "", tokens, limits))
 
 
 async def is_halted(run: Run) -> bool:
@@ -524,12 +523,9 @@ async def is_halted(run: Run) -> bool:
     return bool(halt) or sealed != b"0"
 
 
-async def _unless_halted(run: Run, shared: ModelLimits, model: str, limits: Limits, tokens: int) -> Permit:
+async def _unless_halted(run: Run, shared: ModelLimits, wanted: Permit) -> Permit:
     """Wait for a model's limit; raises Halted when the run is halted meanwhile."""
-    acquire = shared.acquire(model, limits, tokens)
-    if limits.none and parse(model).kind not in _VENDORS:
-        return await acquire
-    waiting = asyncio.ensure_future(acquire)
+    waiting = asyncio.ensure_future(shared.acquire(wanted.model, wanted.limits, wanted.estimated_tokens))
     try:
         while not waiting.done():
             await asyncio.wait([waiting], timeout=LOOK_SECONDS)

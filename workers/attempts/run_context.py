@@ -7,6 +7,7 @@ what nobody knows is counted apart, never as nothing.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 import time
 from collections import OrderedDict
@@ -20,17 +21,18 @@ from typing import Any, Literal, cast
 
 import redis.asyncio
 
-from aggregate.records.record import AttemptRecord
+from aggregate.records.record import SKILL, AttemptRecord, unpack_steps
 from judges.judgment import Completion, ranges, usage
+from judges.trajectory import Trajectory
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel, message
 from workers.models.policy import refuses
 from workers.store import keys
-from workers.store.bundles import MAX_TOTAL_BYTES, BundleError, BundleMissing, Folders
+from workers.store.bundles import MAX_TOTAL_BYTES, BundleError, BundleMissing, Folders, is_digest
 from workers.store.claims import Coalescer, RunClaims
 from workers.store.keys import WORKING_SECONDS, Keys, script
-from workers.store.messages import Grid, Manifest, ModelSettings, Policy, SkillMode, Task
-from workers.store.run_store import NotServed, read_manifest, read_task
+from workers.store.messages import NO_LIMITS, Grid, Limits, Manifest, ModelSettings, Policy, Task
+from workers.store.run_store import NotServed, pack_steps, read_manifest, read_task
 
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
@@ -120,7 +122,7 @@ def measured(completion: Completion) -> Completion:
     wrong = [
         name
         for name, valid in _RANGES.items()
-        if (value := getattr(completion, name)) is not None and value not in valid
+        if (value := getattr(completion, name)) is not None and not valid.low <= value <= valid.high
     ]
     return completion.model_copy(update=dict.fromkeys(wrong)) if wrong else completion
 
@@ -129,7 +131,8 @@ def measured(completion: Completion) -> Completion:
 class Answer:
     """How asking ended: with a completion, or with a time-out or an error and why.
 
-    Where there is no answer, `completion` is what was used and paid, as far as it is known.
+    Where there is no answer, `completion` is what was used and paid, as far as it is known. `trajectory` leaves out the
+    text of the `skill`, which is kept once a run.
     """
 
     request: Request
@@ -141,6 +144,8 @@ class Answer:
     retries: int = 0
     hopeless: bool = False
     bill: Bill = field(default_factory=Bill)
+    trajectory: Trajectory | None = None
+    skill: str = ""
 
 
 def now() -> str:
@@ -189,12 +194,25 @@ class Breaker:
         await self._server.expire(self._key, WORKING_SECONDS)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """How a run asks one of its models; agents mount a skill unless told otherwise, others read it in the prompt.
+
+    `source` says whose answers are in the store, a recording's or an earlier run's; None where the model is asked.
+    """
+
+    source: str | None
+    is_agent: bool
+    mounts_skills: bool
+    limits: Limits
+
+
 @dataclass
 class Run:
     """One run in this process.
 
-    `halted` is set once the store says that nothing
-    more may start, so that nobody waits for a limit in vain. `batches` counts those that use the run here.
+    `halted` is set once the store says that nothing more may start, so that nobody waits for a limit in vain.
+    `batches` counts those that use the run here.
     """
 
     manifest: Manifest
@@ -211,6 +229,7 @@ class Run:
     largest_costs: dict[str, float] = field(default_factory=dict)
     batches: int = 0
     tasks: TaskCache = field(default_factory=lambda: TaskCache())
+    _terms: dict[str, Terms] = field(default_factory=dict)
 
     async def questions(self, indexes: Sequence[int]) -> list[Question]:
         """What the attempts with these indexes ask; their tasks come here in one round trip."""
@@ -223,6 +242,7 @@ class Run:
 
     def __post_init__(self) -> None:
         # What batches ask for meanwhile travels together; a task is taken to be as large as a long one.
+        self._keep = self.client.register_script(script("keep_steps"))
         self._fetch = Coalescer(self._fetched, size=lambda numbers: len(numbers) * LARGE_TASK_BYTES)
 
     async def _fetch_tasks(self, numbers: set[int]) -> dict[int, Task]:
@@ -245,12 +265,58 @@ class Run:
         self.tasks.shrink()
         return [tasks] * len(wanted)
 
+    def terms(self, spec: str) -> Terms:
+        """What is the same for all attempts of this model."""
+        if (known := self._terms.get(spec)) is None:
+            earlier, mode = self.manifest.rejudged_from, self.manifest.skill_mode
+            source = (
+                f"run {earlier}" if earlier is not None else spec if parse(spec).kind == "replay" else None
+            )
+            is_program = earlier is None and is_agent(spec, self.settings)
+            mounts = mounts_skills(spec, self.settings) if mode is None else mode == "mount"
+            # A stored answer is not asked for again, so the model's limit does not hold it up.
+            limits = self.settings.limits_of(spec) if source is None else NO_LIMITS
+            known = self._terms[spec] = Terms(source, is_program, mounts, limits)
+        return known
+
     def prompt_and_skill(self, question: Question) -> tuple[str, Path | None]:
         """What the model is asked, and the skill's folder where it is mounted instead of put in front."""
         skill = self.skills.get(question.arm)
-        if skill is None or self.skill_mode(question.model) == "mount":
+        if skill is None or self.terms(question.model).mounts_skills:
             return question.task.prompt, skill
         return prepend(skill_text(skill), question.task.prompt), None
+
+    def skill_of(self, question: Question) -> str:
+        """The text of the arm's skill; empty where it has none that can be read."""
+        with suppress(OSError, UnicodeDecodeError, KeyError):
+            return skill_text(self.skills[question.arm])
+        return ""
+
+    async def keep_steps(self, trajectory: Trajectory, skill: str) -> str:
+        """Keep an attempt's steps while the run has room for more; returns their digest, or why they are not kept."""
+        digest, data = await asyncio.to_thread(pack_steps, trajectory)
+        most = int(self.manifest.trajectory_mb * 1_000_000)
+        text = gzip.compress(skill.encode(), mtime=0) if trajectory.skill else b""
+        values: list[Any] = [
+            most,
+            digest,
+            data,
+            WORKING_SECONDS,
+            SKILL + trajectory.skill if trajectory.skill else "",
+            text,
+        ]
+        named = Keys(self.manifest.run_id)
+        if await self._keep(keys=[named.state, named.steps], args=values):
+            return digest
+        return f"not kept: the run's steps have {self.manifest.trajectory_mb:g} MB (trajectory_mb) already"
+
+    async def kept_steps(self, digest: str | None) -> Trajectory | None:
+        """The steps of an answer that was given before; None where they were not kept."""
+        if digest is None or not is_digest(digest):
+            return None
+        key = Keys(self.manifest.run_id).steps
+        data = await cast("Awaitable[bytes | None]", self.client.hget(key, digest))
+        return None if data is None else Trajectory.model_validate_json(unpack_steps(data))
 
     def model(self, spec: str) -> Model:
         if spec not in self.models:
@@ -260,28 +326,12 @@ class Run:
     def prepare(self, spec: str) -> None:
         """Make a model's client now, because importing an SDK takes seconds; what is wrong shows when it is asked."""
         with suppress(ModelError, UnknownModel):
-            if self.source_of_answers(spec) is None:
+            if self.terms(spec).source is None:
                 self.model(spec)
-
-    def source_of_answers(self, spec: str) -> str | None:
-        """Whose answers of this model are in the store, a recording's or an earlier run's; None where it is asked."""
-        if self.manifest.rejudged_from is not None:
-            return f"run {self.manifest.rejudged_from}"
-        return spec if parse(spec).kind == "replay" else None
-
-    def is_agent(self, spec: str) -> bool:
-        """Whether attempts of this model run a program here; stored answers need none."""
-        return self.manifest.rejudged_from is None and is_agent(spec, self.settings)
 
     async def close(self) -> None:
         for model in self.models.values():
             await model.close()
-
-    def skill_mode(self, spec: str) -> SkillMode:
-        """Agents mount a skill their own way unless told otherwise; everybody else reads it in the prompt."""
-        if self.manifest.skill_mode is not None:
-            return self.manifest.skill_mode
-        return "mount" if mounts_skills(spec, self.settings) else "prepend"
 
 
 class TaskCache(dict[tuple[str, int], Task]):

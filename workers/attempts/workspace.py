@@ -166,12 +166,15 @@ class Stored:
             wanted = f"task {question.task.id!r}, arm {question.arm!r}, attempt {question.number}"
             error = f"{source} holds no completion of {wanted}"
             return Answer(request, now(), 0.0, outcome="error", error=error)
-        completion = measured(record.completion)
+        completion, skill = measured(record.completion), self._run.skill_of(question)
         begun, seconds = record.started_at or now(), (record.model_ms or 0.0) / 1000
         problem = await self._fetch(record.workspace, question.task) if record.workspace else None
         if problem is not None:
             return Answer(request, begun, seconds, completion, outcome="error", error=problem)
-        return Answer(request, begun, seconds, completion, retries=record.retries or 0)
+        steps = await self._run.kept_steps(record.trajectory)
+        return Answer(
+            request, begun, seconds, completion, retries=record.retries or 0, trajectory=steps, skill=skill
+        )
 
     async def _record(self, key: str) -> AttemptRecord | None:
         data = await cast("Awaitable[bytes | None]", self._run.client.hget(key, str(self._index)))

@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 
 from workers.models.http import SdkModel
-from workers.models.model import CUT, tokens
+from workers.models.model import CUT, named, tokens
 from workers.models.prices import DEFAULT_MAX_TOKENS
 
 
@@ -41,5 +41,14 @@ class Anthropic(SdkModel):
 
     def _is_cut(self, answer: dict[str, Any]) -> bool:
         return answer.get("stop_reason") in CUT
+
+    def _stop_reason(self, answer: dict[str, Any]) -> str | None:
+        return named(answer.get("stop_reason"))
+
+    def _reasoning(self, answer: dict[str, Any]) -> str:
+        blocks = answer.get("content")
+        said = [block for block in (blocks if isinstance(blocks, list) else []) if isinstance(block, dict)]
+        thoughts = [block.get("thinking") for block in said]
+        return "\n\n".join(thought for thought in thoughts if isinstance(thought, str))
 
     _usage = staticmethod(tokens)

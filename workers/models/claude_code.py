@@ -13,16 +13,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Collection
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from judges.judgment import Completion, usage
+from workers.models import steps
 from workers.models.agent_network import AgentNetwork, network_of
 from workers.models.agent_view import confined
 from workers.models.model import (
@@ -42,6 +41,7 @@ from workers.models.model import (
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
 from workers.models.retries import HOPELESS, RETRIES
+from workers.models.steps import Trace
 from workers.store.messages import ModelSettings
 
 _NO_ACCESS = ("Invalid API key", "There's an issue with the selected model", "Credit balance is too low")
@@ -49,13 +49,11 @@ _SYNTHETIC = "<synthetic>"  # the "model" of what the CLI says itself
 
 
 class Stream:
-    """One run's events so far; `skill` are the names of the skill whose loads count, None where there is none."""
+    """One run's events so far, and its steps."""
 
-    def __init__(self, skill: Collection[str] | None = None) -> None:
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = Trace() if trace is None else trace
         self.version: str | None = None
-        self.skill_invoked = None if skill is None else False
-        self._skill = {skill_name(name) for name in skill or ()}
-        self._loading: set[str] = set()
         self.result: dict[str, Any] | None = None
         self.hopeless_status: int | None = None
         self._model: str | None = None
@@ -76,6 +74,7 @@ class Stream:
         if not isinstance(event, dict):
             return False
         kind = event.get("type")
+        self.trace.observed = self.trace.observed or kind in ("assistant", "system", "stream_event")
         if kind == "system":
             self._system(event)
         elif kind == "stream_event" and isinstance(event.get("event"), dict):
@@ -83,16 +82,20 @@ class Stream:
         elif kind == "assistant" and isinstance(event.get("message"), dict):
             self._assistant(event["message"], event)
         elif kind == "user" and isinstance(event.get("message"), dict):
-            self._results(event["message"])
+            self._user(event["message"], event)
         elif kind == "result":
             self.result = event
+            self.trace.ended = True
         return self.hopeless_status is not None
 
     def _system(self, event: dict[str, Any]) -> None:
         if event.get("subtype") == "init":
             version, model = event.get("claude_code_version"), event.get("model")
-            self.version = version if isinstance(version, str) else None
+            self.version = self.trace.version = named(version)
             self._model = model if isinstance(model, str) else None
+        if event.get("subtype") == "compact_boundary":
+            how = json.dumps(_mapping(event.get("compact_metadata")))
+            self.trace.step("system", f"the conversation was compacted: {how}")
         self._waiting = self._waiting or event.get("status") == "requesting"
         # The CLI would try a wrong key again and again.
         if event.get("subtype") == "api_retry" and event.get("error_status") in HOPELESS:
@@ -120,6 +123,7 @@ class Stream:
             self._begun = self._said if self._last.get("stop_reason") in CUT else ""
         self._waiting = False
         self._calls[name] = self._running[parent] = {**said, "stop_reason": None}
+        self.trace.step("agent", key=name, parent=parent, model=named(said.get("model")))
 
     @property
     def _last(self) -> dict[str, Any]:
@@ -129,21 +133,30 @@ class Stream:
         if said.get("model") == _SYNTHETIC:
             self._complaint = event.get("error")
             return
+        parent = _parent(event)
         self._call(said, event.get("parent_tool_use_id"))
+        key = said.get("id")
+        step = self.trace.step("agent", key=key if isinstance(key, str) else None, parent=parent)
         for block in _blocks(said):
             if block.get("type") == "text":
                 self._said = self._begun + str(block.get("text", ""))
-            if block.get("type") == "tool_use" and block.get("name") == "Skill":
-                asked = _mapping(block.get("input")).get("skill")
-                if isinstance(asked, str) and skill_name(asked) in self._skill:
-                    self._loading.add(str(block.get("id")))
+                self.trace.say(step, str(block.get("text", "")))
+            elif block.get("type") == "thinking":
+                self.trace.say(step, str(block.get("thinking", "")), "reasoning")
+            elif block.get("type") == "tool_use":
+                name, asked = str(block.get("name")), block.get("input")
+                self.trace.call(step, str(block.get("id")), name, asked, parent)
 
-    def _results(self, said: dict[str, Any]) -> None:
-        """A skill is invoked when it has been loaded: the agent may ask for one that is not there."""
+    def _user(self, said: dict[str, Any], event: dict[str, Any]) -> None:
+        """What tools gave back, and what the CLI said in the user's place, as it does with a skill's text."""
+        parent = _parent(event)
         for block in _blocks(said):
-            if block.get("type") == "tool_result" and str(block.get("tool_use_id")) in self._loading:
-                self._loading.discard(str(block.get("tool_use_id")))
-                self.skill_invoked = self.skill_invoked or not block.get("is_error")
+            if block.get("type") == "tool_result":
+                text, failed = _plain(block.get("content")), bool(block.get("is_error"))
+                self.trace.result(str(block.get("tool_use_id")), text, failed=failed, parent=parent)
+            elif block.get("type") == "text":
+                source = "system" if event.get("isSynthetic") else "user"
+                self.trace.step(source, str(block.get("text", "")), parent=parent)
 
     @property
     def text(self) -> str:
@@ -182,8 +195,8 @@ class Stream:
         )
 
     @property
-    def used(self) -> list[tuple[str, Completion]] | None:
-        """Tokens of each call, with the model that was asked; empty where none was billed, None where nobody tells.
+    def used(self) -> list[tuple[str | None, str, Completion]] | None:
+        """Tokens of each call, by its id and model; empty where none was billed, None where nobody tells.
 
         Long prompts have prices of their own, so calls are not added up. What the result counts beside them, such
         as calls that the stream does not show, is one more. Where a call was cut off with the run, nobody knows
@@ -191,18 +204,23 @@ class Stream:
         """
         told = self.result.get("modelUsage") if self.result else None
         if not isinstance(told, dict) or not (told or self.failed):
-            calls = [(self._asked(call), _counted(call)) for call in self._calls.values()]
-            return [*calls, *([(str(self._model), _NOT_TOLD)] if calls and self._waiting else [])] or None
+            calls = [(key, self._asked(call), _counted(call)) for key, call in self._calls.items()]
+            return [
+                *calls,
+                *([(None, str(self._model), _NOT_TOLD)] if calls and self._waiting else []),
+            ] or None
         totals = {
             name: Completion.model_validate(tokens(counts, _RESULT_NAMES))
             for name, counts in told.items()
             if isinstance(counts, dict)
         }
-        ended = [call for call in self._calls.values() if call["stop_reason"] is not None]
+        ended = {key: call for key, call in self._calls.items() if call["stop_reason"] is not None}
         return [
-            (name, part)
+            (key, name, part)
             for name, total in totals.items()
-            for part in _parts(total, [_counted(call) for call in ended if self._asked(call, totals) == name])
+            for key, part in _parts(
+                total, {k: _counted(call) for k, call in ended.items() if self._asked(call, totals) == name}
+            )
         ]
 
     def _asked(self, call: dict[str, Any], known: Collection[str] = ()) -> str:
@@ -216,8 +234,9 @@ class Stream:
         # Out of turns, out of tokens, or stopped from outside.
         unfinished = self.result is None or self._out_of_turns or self._last.get("stop_reason") in CUT
         used = self.used
-        specs = [f"claude-code:{model.partition('[')[0]}" for model, _ in used or ()]
-        parts = [priced(spent, spec, settings) for spec, (_, spent) in zip(specs, used or (), strict=True)]
+        specs = [f"claude-code:{model.partition('[')[0]}" for _, model, _ in used or ()]
+        parts = [priced(spent, spec, settings) for spec, (*_, spent) in zip(specs, used or (), strict=True)]
+        self._note_spending(used or [], parts)
         total = usage([UNBILLED] if used == [] else parts)
         known = bool(parts) and total["cost_usd"] is not None
         return Completion(
@@ -227,12 +246,18 @@ class Stream:
             cost_source=parts[0].cost_source if known else None,
             unit_prices=parts[0].unit_prices if known and len(set(specs)) == 1 else None,
             turns=self.turns,
-            skill_invoked=self.skill_invoked,
+            skill_loaded=self.trace.loaded,
             agent_version=self.version,
             # By the replies' own words; sub-agents may have models of their own.
             served_model=", ".join(sorted(filter(None, self._served))) or None,
             warnings=self.warnings,
         )
+
+    def _note_spending(self, used: list[tuple[str | None, str, Completion]], parts: list[Completion]) -> None:
+        for key, call in self._calls.items():
+            self.trace.step("agent", key=key).facts["stop_reason"] = named(call["stop_reason"])
+        spent = zip(used, parts, strict=True)
+        self.trace.bill((key, model, part) for (key, model, raw), part in spent if raw is not _NOT_TOLD)
 
     def error(self, finished: EndedProgram) -> ModelError | None:
         """Why the run gave no answer, or None where it did."""
@@ -250,11 +275,6 @@ class Stream:
         return ModelFailed(message(words), hopeless=hopeless)
 
 
-def skill_name(text: str) -> str:
-    """A skill's name as the CLI writes it, whether it is asked for as `name`, `/name` or `plugin:name`."""
-    return re.sub("[^A-Za-z0-9_-]", "-", text.rpartition(":")[2].removeprefix("/"))
-
-
 _RESULT_NAMES = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None})
 
@@ -267,21 +287,36 @@ def _counted(call: dict[str, Any]) -> Completion:
     return Completion.model_validate(tokens(counts))
 
 
-def _parts(total: Completion, calls: list[Completion]) -> list[Completion]:
+def _parts(total: Completion, calls: dict[str, Completion]) -> list[tuple[str | None, Completion]]:
     """The calls that make up a total, and what is left of it; the total alone where they are no parts of it."""
-    spent = usage(calls)
+    spent = usage(list(calls.values()))
     if None in (spent["input_tokens"], spent["output_tokens"], total.input_tokens, total.output_tokens):
-        return [total]
+        return [(None, total)]
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     left: dict[str, Any] = {name: (getattr(total, name) or 0) - (spent[name] or 0) for name in names}
     if min(left.values()) < 0:
-        return [total]
-    return [*calls, Completion(**left)] if any(left.values()) else calls
+        return [(None, total)]
+    return [*calls.items(), *([(None, Completion(**left))] if any(left.values()) else [])]
 
 
 def _blocks(said: dict[str, Any]) -> list[dict[str, Any]]:
     blocks = said.get("content")
     return [block for block in (blocks if isinstance(blocks, list) else []) if isinstance(block, dict)]
+
+
+def _plain(content: Any) -> str:
+    """A tool's result as text; of images and the like, only what they are."""
+    blocks = content if isinstance(content, list) else [content]
+    parts = [
+        block.get("text", f"({block.get('type')})") if isinstance(block, dict) else block for block in blocks
+    ]
+    return "\n".join(str(part) for part in parts if part is not None)
+
+
+def _parent(event: dict[str, Any]) -> str | None:
+    """The tool call that a sub-agent's event belongs to."""
+    parent = event.get("parent_tool_use_id")
+    return parent if isinstance(parent, str) else None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -307,7 +342,6 @@ _FLAGS = (
     *("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"),
     *("--setting-sources", "", "--strict-mcp-config", "--no-session-persistence"),
 )
-_NAME = re.compile(r"^name:[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 _NO_KEY = "claude-code has no key; set ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN by `claude setup-token`"
 
 
@@ -331,7 +365,8 @@ class ClaudeCode(Model):
             argv, view = await asyncio.to_thread(
                 confined, [program, *self.arguments(request)], request, places
             )
-            stream = Stream(None if request.skill is None else await asyncio.to_thread(_names, request.skill))
+            trace = await steps.begun(request, f"claude-code:{self.name}".rstrip(":"))
+            stream = Stream(trace)
             try:
                 async with asyncio.timeout(own_deadline(request)):
                     finished = await run(
@@ -387,12 +422,6 @@ class ClaudeCode(Model):
         if max_tokens := self._params(request).get("max_tokens"):
             environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(max_tokens)
         return environment
-
-
-def _names(skill: Path) -> list[str]:
-    """What an agent may call a mounted skill: the name in its front matter, and its folder's."""
-    text = (skill / "SKILL.md").read_text("utf-8", "replace")
-    return [skill.name, *(name.strip("'\"") for name in _NAME.findall(text)[:1])]
 
 
 def executable() -> str:

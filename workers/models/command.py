@@ -20,9 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aggregate.records import atif
+from aggregate.text import files
 from judges.judgment import Completion
 from judges.safe_text import did_you_mean
 from judges.sandbox.bubblewrap import SandboxDescription
+from workers.models import steps
 from workers.models.agent_network import AgentNetwork, network_of
 from workers.models.agent_view import confined, hint, is_confined
 from workers.models.model import (
@@ -41,6 +44,7 @@ from workers.models.model import (
 )
 from workers.models.prices import priced, provider_cost
 from workers.models.program import (
+    MAX_LINE_BYTES,
     AgentFolders,
     EndedProgram,
     clean_environment,
@@ -49,6 +53,7 @@ from workers.models.program import (
     own_deadline,
     run,
 )
+from workers.models.steps import CodexEvents, Trace
 from workers.store.messages import CommandSpec, ModelSettings
 
 
@@ -207,8 +212,12 @@ class Command(Model):
         async with folders(request) as places:
             argv, view = await asyncio.to_thread(self._prepared, request, places)
             found: dict[str, Any] = {}
+            trace = await steps.begun(request, f"command:{self.name}")
+            events = CodexEvents(trace)
             prompt = _whole_prompt(request).encode("utf-8", "replace")
-            try:
+            read = partial(self._read_line, found, events) if self.spec.output == "jsonl" else None
+            finished = None
+            with suppress(TimeoutError):
                 async with asyncio.timeout(own_deadline(request)):
                     finished = await run(
                         argv,
@@ -218,15 +227,18 @@ class Command(Model):
                         description=view,
                         network=network,
                         seconds=request.timeout_seconds,
-                        on_line=partial(self._read_line, found) if self.spec.output == "jsonl" else None,
+                        on_line=read,
                     )
-            except TimeoutError:
-                raise ModelTimedOut(self._priced(self._completion(found, request, cut=True))) from None
+            if self.spec.trajectory is not None:
+                await asyncio.to_thread(self._read_trajectory, trace, places)
+            if finished is None:
+                raise ModelTimedOut(events.paid(self._priced(self._completion(found, request, cut=True))))
+            trace.ended = finished.exit_code in self.spec.ok_exit_codes
         try:
-            return self._priced(self._answer(finished, found, request))
+            return events.paid(self._priced(self._answer(finished, found, request)))
         except ModelError as failed:
             if found:  # a program that fails may well say what it has used
-                failed.completion = self._priced(self._completion(found, request, cut=True))
+                failed.completion = events.paid(self._priced(self._completion(found, request, cut=True)))
             raise
 
     def _prepared(
@@ -251,14 +263,24 @@ class Command(Model):
             ]
         return confined(argv, request, places, readable)
 
+    def _read_trajectory(self, trace: Trace, places: AgentFolders) -> None:
+        """Note the steps in the file that the program has left, which is as hostile as its output."""
+        values = {"workspace": places.workspace, "home": places.home}
+        path = (places.workspace / _filled(self.spec.trajectory or "", values)).resolve()
+        with suppress(OSError, ValueError, RecursionError):
+            if any(path.is_relative_to(own) for own in (places.workspace, places.home)):
+                atif.note(json.loads(files.read(path, MAX_LINE_BYTES, links=False)), trace)
+
     def _base_url(self) -> str:
         """Where a program that speaks OpenAI's API is to send its requests, as for `openai:` models."""
         return str(self.settings.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OPENAI)
 
-    def _read_line(self, found: dict[str, Any], line: bytes) -> bool:
+    def _read_line(self, found: dict[str, Any], events: CodexEvents, line: bytes) -> bool:
         # Programs mix notes of their own into their output.
         with suppress(ValueError, RecursionError):
-            found.update(self._found(json.loads(line)))
+            event = json.loads(line)
+            found.update(self._found(event))
+            events.read(event)
         return False
 
     def _found(self, value: Any) -> dict[str, Any]:
@@ -312,7 +334,7 @@ class Command(Model):
             cost_source=None if cost is None else "provider",
             turns=count(found.get("turns")),
             # A program that says where it tells, and tells nothing, has not invoked it.
-            skill_invoked=bool(found.get("skill_invoked")) if tells else None,
+            skill_loaded=bool(found.get("skill_invoked")) if tells else steps.of(request).loaded,
         )
 
 

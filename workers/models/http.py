@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 
 from judges.judgment import Completion
+from workers.models import steps
 from workers.models.model import (
     KEYS,
     MAX_OUTPUT_BYTES,
@@ -28,6 +29,7 @@ from workers.models.model import (
 )
 from workers.models.prices import priced
 from workers.models.retries import room, status_error
+from workers.models.steps import Trace
 from workers.store.messages import ModelSettings
 
 # Escaped as JSON, a text of emoji is three times as long; the envelope around it is small.
@@ -95,6 +97,7 @@ class SdkModel:
 
     async def complete(self, request: Request) -> Completion:
         arguments = self._call(request)
+        self._note_asked(request, arguments)
         try:
             # The client is made at the first call, so that its connections belong to the running loop.
             if self._connected is None:
@@ -117,7 +120,18 @@ class SdkModel:
                 words = f"{type(wrong).__name__}: {wrong}"
             raise ModelFailed(message(words), hopeless=True) from None
         self.room = room(response.http_response.headers)
-        return self._completion(response.http_response.content)
+        return self._completion(response.http_response.content, steps.of(request))
+
+    def _note_asked(self, request: Request, arguments: dict[str, Any]) -> None:
+        """The exchange as it is sent, once for all tries."""
+        trace = steps.of(request)
+        trace.agent, trace.observed = f"{self.kind}:{self.name}", True
+        if trace.is_empty:
+            system = arguments.get("extra_body", {}).get("system")
+            said = [{"role": "system", "content": system}] if system else []
+            for message in [*said, *arguments["messages"]]:
+                source = "agent" if message["role"] == "assistant" else message["role"]
+                trace.step(source, str(message["content"]))
 
     def _call(self, request: Request) -> dict[str, Any]:
         """The arguments of a call: the run's parameters with the request's own on top."""
@@ -130,7 +144,7 @@ class SdkModel:
         # The SDK's signature changes with the models; what the API does not know it refuses by name.
         return {"model": self.name, **arguments, **({"extra_body": params} if params else {})}
 
-    def _completion(self, body: bytes) -> Completion:
+    def _completion(self, body: bytes, trace: Trace) -> Completion:
         answer, cut = read(body)
         text = self._text(answer)
         words, capped_off = capped(text or "")
@@ -143,6 +157,13 @@ class SdkModel:
             **self._usage(usage if isinstance(usage, dict) else {}),
         )
         completion = priced(completion, f"{self.kind}:{self.name}", self.settings)
+        step = trace.step(
+            "agent", words, model=completion.served_model, stop_reason=self._stop_reason(answer)
+        )
+        if reasoning := self._reasoning(answer):
+            trace.say(step, reasoning, "reasoning")
+        trace.spent(step, completion)
+        trace.ended = True
         if text is None:  # it is billed all the same
             words = f"unreadable answer: no {self.text_holder} in {message(str(answer))}"
             raise ModelFailed(words, completion=completion)
@@ -164,6 +185,8 @@ class SdkModel:
     _send: Callable[[Any, dict[str, Any]], Awaitable[Any]]
     _text: Callable[[dict[str, Any]], str | None]
     _is_cut: Callable[[dict[str, Any]], bool]
+    _stop_reason: Callable[[dict[str, Any]], str | None]
+    _reasoning: Callable[[dict[str, Any]], str]
     _usage: Callable[[dict[str, Any]], dict[str, Any]]
 
 

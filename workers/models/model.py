@@ -11,10 +11,11 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from judges.errors import UpliftError
@@ -90,12 +91,12 @@ class ModelTimedOut(TimeoutError):
         self.completion = completion
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One question, with what agents and simulated models need beside the prompt.
 
     `prompt` already holds the skill's text in prepend mode; `skill` is the folder to mount in mount mode.
-    `workspace` is the agent's working folder and holds the task's files.
+    `workspace` is the agent's working folder and holds the task's files. `others` are skills of other arms, which
+    whoever has none must not find; `trace` is where the steps are noted (`workers/models/steps.py`).
     """
 
     prompt: str
@@ -105,9 +106,11 @@ class Request:
     attempt: int = 1
     earlier_errors: int = 0
     skill: Path | None = None
+    others: tuple[Path, ...] = ()
     workspace: Path | None = None
     suite: Path | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
+    trace: object = None
+    params: Mapping[str, Any] = MappingProxyType({})
     timeout_seconds: float = 300.0
     sandbox: Sandbox = "auto"
 

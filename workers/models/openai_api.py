@@ -8,7 +8,7 @@ from typing import Any
 import openai
 
 from workers.models.http import SdkModel
-from workers.models.model import count
+from workers.models.model import count, named
 from workers.models.prices import provider_cost
 
 
@@ -50,14 +50,27 @@ class OpenAI(SdkModel):
     def _is_cut(self, answer: dict[str, Any]) -> bool:
         return _choice(answer).get("finish_reason") == "length"
 
+    def _stop_reason(self, answer: dict[str, Any]) -> str | None:
+        return named(_choice(answer).get("finish_reason"))
+
+    def _reasoning(self, answer: dict[str, Any]) -> str:
+        """What some servers that speak this protocol tell of the model's thoughts; OpenAI's own does not."""
+        said = _choice(answer).get("message")
+        told = said.get("reasoning_content") if isinstance(said, dict) else None
+        return told if isinstance(told, str) else ""
+
     def _usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Token counts and cost; OpenAI's input count holds cached tokens already, as ours does."""
         details = usage.get("prompt_tokens_details")
+        thoughts = usage.get("completion_tokens_details")
         amount = provider_cost(usage)
         return {
             "input_tokens": count(usage.get("prompt_tokens")),
             "output_tokens": count(usage.get("completion_tokens")),
             "cache_read_tokens": count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+            "reasoning_tokens": count(thoughts.get("reasoning_tokens"))
+            if isinstance(thoughts, dict)
+            else None,
             "cost_usd": amount,
             "cost_source": None if amount is None else "provider",
         }

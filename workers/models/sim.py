@@ -31,6 +31,7 @@ from judges.spec import (
     Pytest,
     PythonFunction,
     Rubric,
+    StepsCheck,
 )
 from workers.models.model import UNBILLED, Model, ModelFailed, Request
 from workers.store.messages import Task
@@ -157,7 +158,7 @@ def _value(key: str, text: str) -> float | int | str:
 def missing_reply(task: Task) -> str | None:
     """Why sim cannot give this task a right answer; None where it can. The producer asks before a run starts."""
     given = task.replies is not None and task.replies.passing is not None
-    if given or isinstance(task.judge, Contains | Rubric | Files):
+    if given or isinstance(task.judge, Contains | Rubric | Files | StepsCheck):
         return None
     if _words(task, True) is not None:
         return None
@@ -179,8 +180,7 @@ class Sim(Model):
         if self.settings.latency > 0:
             await asyncio.sleep(self.latency(request))
         # A retry must be able to succeed, so the draw also depends on how many tries have failed.
-        draw = f"error {request.earlier_errors}"
-        if request.arm != "oracle" and self._unit(request, 0, draw) < self.settings.error:
+        if self._happens(self.settings.error, request, 0, f"error {request.earlier_errors}"):
             raise ModelFailed("simulated error", completion=UNBILLED)
         return _completion(request, self._text(request), self.settings.cost, "sim")
 
@@ -208,7 +208,11 @@ class Sim(Model):
         return -self.settings.latency * math.log1p(-self._unit(request, 2))
 
     def _is_garbage(self, request: Request) -> bool:
-        return request.arm != "oracle" and self._unit(request, 1) < self.settings.garbage
+        return self._happens(self.settings.garbage, request, 1)
+
+    def _happens(self, rate: float, request: Request, number: int, purpose: str = "") -> bool:
+        """Draw whether there is trouble of such a rate; the oracle has none."""
+        return rate > 0 and request.arm != "oracle" and self._unit(request, number, purpose) < rate
 
     def _unit(self, request: Request, number: int, purpose: str = "") -> float:
         """One of four independent uniform numbers in [0, 1) that belong to an attempt."""
@@ -222,10 +226,9 @@ class Sim(Model):
     def _text(self, request: Request) -> str:
         if request.task is None:
             return ANSWER
-        passes, digest = self.passes(request), self._digest(request)
-        judge = request.task.judge
+        passes, judge = self.passes(request), request.task.judge
         if self._is_garbage(request):
-            return _garbage(digest[28:], judge if isinstance(judge, Contains) else None)
+            return _garbage(self._digest(request)[28:], judge if isinstance(judge, Contains) else None)
         reply = _reply(request, request.task, passes)
         if reply is not None:
             return reply
@@ -233,7 +236,7 @@ class Sim(Model):
             expected, forbidden = tuple(judge.expected), tuple(judge.forbidden)
             if passes:
                 return _right(expected, forbidden)
-            kept, start = divmod(int.from_bytes(digest[24:28]) % 64, len(expected))
+            kept, start = divmod(int.from_bytes(self._digest(request)[24:28]) % 64, len(expected))
             return _wrong(expected, start, kept % len(expected))
         if passes and (problem := missing_reply(request.task)):
             raise ModelFailed(problem, completion=UNBILLED)

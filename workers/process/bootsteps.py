@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import redis
@@ -178,7 +178,9 @@ class Mending(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no h
         mender = Mender(self._app, engine.name, engine.client, engine.settings.lease_seconds)
         while not self._stopped.wait(pause):
             try:
-                pause = LOOK_SECONDS if mender.look() and mender.busy else STANDBY_SECONDS
+                with nullcontext() if mender.busy else engine.heartbeat.turn:
+                    is_elected = mender.look()
+                pause = LOOK_SECONDS if is_elected and mender.busy else STANDBY_SECONDS
             # Whatever it was, the next look may be better; a dead thread would mend nothing.
             except Exception as problem:
                 if is_away(problem):

@@ -341,7 +341,8 @@ class Engine:
         return sum(cast("list[int]", ended))
 
     def _share(self, run: Run, attempts: int) -> float:
-        agents = sum(map(run.is_agent, run.manifest.models)) / len(run.manifest.models)
+        models = run.manifest.models
+        agents = sum(run.terms(model).is_agent for model in models) / len(models)
         per_attempt = agents / self.settings.agent_in_flight + (1 - agents) / self.settings.in_flight
         return attempts * per_attempt
 

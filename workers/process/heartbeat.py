@@ -78,6 +78,8 @@ class Heartbeat:
         self._loop = loop
         self._public = public
         self._stopped = threading.Event()
+        # Who else asks the server now and then takes it, so that both can do with one connection.
+        self.turn = threading.Lock()
         self._unanswered = 0
         # What was added first is done first; a monotonic time of 0 is long past.
         self._duties: dict[Duty, _Schedule] = {
@@ -103,7 +105,10 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            has_turn = self.turn.acquire(timeout=BEAT_SECONDS)
             self._do_what_is_due(self._engine.client)
+            if has_turn:
+                self.turn.release()
             next_due = min(schedule.due for schedule in list(self._duties.values()))
             # At most so long, because somebody may add what is due earlier.
             self._stopped.wait(min(BEAT_SECONDS, max(0.0, next_due - time.monotonic())))

@@ -36,6 +36,7 @@ CLOSED_SECONDS = 0.1
 JOB, FINISH_JOB = "uplift.run_batch", "uplift.finish_run"
 _TEXTS = ("group", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin")
 _UNUSED = ("eta", "expires", "retries", "shadow", "stamps", "stamped_headers", "replaced_task_nesting")
+_CALLS = ("callbacks", "errbacks", "chain")
 _OURS = frozenset((*LANES, QUARANTINE))
 
 
@@ -247,22 +248,14 @@ def _is_job(message: dict[str, Any]) -> bool:
     """
     headers, (args, named, about) = message["headers"], json.loads(b64decode(message["body"], validate=True))
     chord = about.get("chord") or {"task": FINISH_JOB, "args": [], "kwargs": {}, "options": {}}
-    texts = [headers.get(name) for name in _TEXTS] + list(chord["options"].values())
-    unused = [headers.get(name) for name in _UNUSED] + [
-        about.get(name) for name in ("callbacks", "errbacks", "chain")
-    ]
     forms = (headers["task"], message["content-type"], message["content-encoding"], chord["task"])
-    kinds = (
-        type(headers["id"]),
-        type(headers.get("group_index") or 0),
-        type(args),
-        type(named),
-        type(chord["args"]),
-    )
+    given = (headers["id"], headers.get("group_index") or 0, args, named, chord["args"])
+    texts = (*map(headers.get, _TEXTS), *chord["options"].values())
+    unused = (*map(headers.get, _UNUSED), *map(about.get, _CALLS), *(headers.get("timelimit") or ()))
     return (
         forms == (JOB, "application/json", "utf-8", FINISH_JOB)
-        and kinds == (str, int, list, dict, list)
-        and not any([*unused, *(headers.get("timelimit") or ()), chord["kwargs"], chord.get("subtask_type")])
+        and tuple(map(type, given)) == (str, int, list, dict, list)
+        and not any((*unused, chord["kwargs"], chord.get("subtask_type")))
         and all(isinstance(text, str | None) for text in texts)
     )
 

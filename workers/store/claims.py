@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import redis.asyncio
 
@@ -29,8 +28,7 @@ _DROP, _DROP_UNASKED = 0, -1  # in place of a lease
 _Kind = tuple[int, bool, float, bool]
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """The answer to "is it still wanted?"; only `go` allows an attempt to start.
 
     `deliveries` counts this start and all earlier ones, `errors` the earlier tries that ended in `error`;
@@ -46,7 +44,7 @@ class Claim:
     generation: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: each attempt has some, and those take thrice as long to make
 class Wanted:
     """An attempt that a worker would like to start; `unseen` where its estimate is the longest answer's price."""
 
@@ -57,7 +55,7 @@ class Wanted:
     unseen: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass  # as above
 class Finished:
     """A packed record on its way to the store, its fields in the order in which the script reads them.
 
@@ -104,8 +102,12 @@ class Coalescer:
     async def _drain(self) -> None:
         await asyncio.sleep(0)  # let everything that is ready in this turn of the loop join the first call
         while self._waiting:
-            sizes = accumulate(self._size(item) for item, _ in self._waiting[:MOST_AT_ONCE])
-            count = max(1, sum(size <= MOST_BYTES for size in sizes))
+            count, room = 0, MOST_BYTES
+            for item, _ in self._waiting[:MOST_AT_ONCE]:
+                room -= self._size(item)
+                if count and room < 0:
+                    break
+                count += 1
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
             try:
                 answers = await self._send([item for item, _ in taken])

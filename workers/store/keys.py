@@ -83,6 +83,7 @@ class Keys:
     refused = _Key()
     assumed = _Key()
     billed = _Key()
+    steps = _Key()
 
     @property
     def ledger(self) -> list[str]:

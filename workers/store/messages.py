@@ -138,6 +138,7 @@ class CommandSpec(_Message):
     turns_path: str | None = None
     skill_invoked_path: str | None = None
     error_path: str | None = None
+    trajectory: str | None = None
     environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     skill_folder: str | None = None
     skill_argv: tuple[str, ...] = ()
@@ -237,6 +238,10 @@ class ModelSettings(CallSettings):
     limits: dict[str, Limits] = {}
     default_limits: Limits = NO_LIMITS
 
+    def limits_of(self, model: str) -> Limits:
+        """A model's own limits, or the run's default ones."""
+        return self.limits.get(model, self.default_limits)
+
 
 class Cell(NamedTuple):
     """Where an attempt stands: positions of its task, model and arm in the manifest, and its number from 1."""
@@ -301,6 +306,19 @@ class WorkerSettings(SharedSettings):
             "Ask no judge model once a required check that asks none has failed; such scores are missing.",
         ),
     ] = False
+    trajectory: Annotated[
+        Literal["all", "failed", "off"],
+        Setting(
+            "Output",
+            "Keep the steps of all attempts, of those that failed, or of none (off): they hold what agents saw.",
+            "WHICH",
+        ),
+    ] = "all"
+    trajectory_mb: Annotated[
+        float,
+        Field(ge=0),
+        Setting("Output", "How many MB of steps a run keeps on the server, compressed.", in_evaluate=False),
+    ] = 256
     sandbox: Annotated[
         Sandbox,
         Setting(
@@ -315,13 +333,11 @@ class WorkerSettings(SharedSettings):
     ] = "normal"
 
 
-_serves = partial(Setting, "What a worker serves", in_evaluate=False)
+_serves = partial(Setting, "Serving", in_evaluate=False)
 
 
-class ServeSettings(BaseModel):
+class ServeSettings(_Message):
     """The settings of a worker: what it does for whoever can write to its broker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     serve_models: Annotated[
         tuple[str, ...] | None,
@@ -339,24 +355,16 @@ class ServeSettings(BaseModel):
     serve_base_urls: Annotated[
         tuple[str, ...],
         _serves(
-            "An address that models may be asked at, beside the vendors'; may repeat.",
-            "URL",
-            "--serve-base-url",
+            "Ask models at this address, too, beside the vendors'; may repeat.", "URL", "--serve-base-url"
         ),
     ] = ()
     serve_hosts: Annotated[
         tuple[str, ...],
-        _serves(
-            "A host that a run may open to agents; * is any, and an open network; may repeat.",
-            "HOST",
-            "--serve-host",
-        ),
+        _serves("A host that runs may open to agents; * is all of them; may repeat.", "HOST", "--serve-host"),
     ] = ()
     least_sandbox: Annotated[
         Sandbox,
-        _serves(
-            "The least sandbox: required also confines runs that ask for auto; off takes any run.", "WHEN"
-        ),
+        _serves("The least sandbox: required also holds for runs with auto; off takes any run.", "WHEN"),
     ] = "auto"
     largest_bundle_mb: Annotated[
         float, Field(gt=0), _serves("The largest skill, or fixtures of a suite, unpacked.", "NUMBER")

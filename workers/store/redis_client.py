@@ -18,7 +18,7 @@ from redis.connection import HiredisRespSerializer
 from redis.retry import Retry
 
 from aggregate.text.formats import plain
-from judges.errors import INFRASTRUCTURE, UpliftError
+from judges.errors import InfrastructureError
 from workers.store.keys import HELD, PROBE, PROTOCOL, WORKER, WORKERS, with_authority
 
 SEEN_SECONDS = 30
@@ -46,10 +46,8 @@ def is_away(problem: BaseException | None) -> bool:
     return bool(refused) or isinstance(problem, (*AWAY, *_FULL_OR_REPLACED)) or is_away(problem.__cause__)
 
 
-class UnusableServer(UpliftError):
+class UnusableServer(InfrastructureError):
     """The server cannot hold a run safely, for the reason given."""
-
-    exit_code = INFRASTRUCTURE
 
 
 def connect(
@@ -242,7 +240,11 @@ def held_messages(client: redis.Redis) -> set[str]:
     """The tags of all messages that workers say to have taken."""
     names = _seen(client, FORGOTTEN_SECONDS)
     told = cast("list[bytes | None]", client.mget([HELD.encode() + name for name in names])) if names else []
-    return {tag for data in told if data for tag in json.loads(data)}
+    held = set[str]()
+    for data in filter(None, told):
+        with suppress(ValueError, TypeError):  # no worker has written that
+            held.update(map(str, json.loads(data)))
+    return held
 
 
 def forget_worker(client: redis.Redis, name: str) -> None:

@@ -6,6 +6,8 @@ claims.py. A run's keys expire WORKING_DAYS after the last sign of life, and KEE
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import logging
 import os
@@ -13,7 +15,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,7 +25,7 @@ import redis
 from pydantic import BaseModel, ValidationError
 
 from aggregate.formulas.verdict import WEAK_BASELINE
-from aggregate.records.record import AttemptRecord
+from aggregate.records.record import SKILL, AttemptRecord
 from aggregate.records.run_info import BASELINE, RunInfo
 from aggregate.text.formats import plain, rate
 from judges.errors import UpliftError
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
     from aggregate.artifact.model import Artifact
+    from judges.trajectory import Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +150,12 @@ def pack(record: AttemptRecord) -> bytes:
 
 def unpack(data: bytes) -> AttemptRecord:
     return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
+
+
+def pack_steps(trajectory: Trajectory) -> tuple[str, bytes]:
+    """A trajectory as it is kept, and its digest. The same one always has the same bytes."""
+    data = trajectory.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+    return hashlib.sha256(data).hexdigest(), gzip.compress(data, 6, mtime=0)
 
 
 def pack_task(task: Task) -> bytes:
@@ -262,6 +271,23 @@ class Store:
         if page:
             self.client.hset(key, mapping=page)
 
+    def steps(self, run_id: str, digests: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """What is kept of these attempts' steps, and the skills' texts that they leave out."""
+        key = Keys(run_id).steps
+        fields = (field.decode() for field in cast("list[bytes]", self.client.hkeys(key)))
+        wanted = (field for field in fields if field in digests or field.startswith(SKILL))
+        return ((field, data) for field, data in self._values(key, wanted) if data is not None)
+
+    def steps_left_out(self, run_id: str) -> int:
+        """How many attempts' steps the run had no room for."""
+        return int(cast("bytes | None", self.client.hget(Keys(run_id).steps, "left_out")) or 0)
+
+    def put_steps(self, run_id: str, kept: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the steps of an earlier run's attempts, for a run that judges them again."""
+        for digest, data in kept:
+            self.client.hset(Keys(run_id).steps, digest, data)
+        self.client.expire(Keys(run_id).steps, WORKING_SECONDS)
+
     def touch(self, run_id: str, days: int = WORKING_DAYS) -> None:
         """Keep a run's keys for this many days from now."""
         pipe = self.client.pipeline(transaction=False)
@@ -332,7 +358,10 @@ class Store:
             raise _other_version(run_id, problem) from None
 
     def runs(self) -> list[str]:
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace")
+            for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))
+        ]
         return [run_id for run_id in run_ids if self.client.exists(Keys(run_id).state)]
 
     def progress(self, run_id: str) -> Progress:
@@ -404,7 +433,9 @@ class Store:
 
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace") for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))
+        ]
         pipe = self.client.pipeline(transaction=False)
         for run_id in run_ids:  # most are over, and kept for days
             pipe.exists(Keys(run_id).artifacts)
