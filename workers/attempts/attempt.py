@@ -290,7 +290,8 @@ class Attempt:
         client = run.model(asked) if is_simulated(asked) else None
         passes = client.passes(answer.request) if isinstance(client, Sim) else True if client else None
         sandbox = run.manifest.sandbox
-        where = Place(run.fixtures, left, sandbox, prompt=task.prompt, passes=passes)
+        done = answer.trajectory and answer.trajectory.with_skill(answer.skill)
+        where = Place(run.fixtures, left, sandbox, task.prompt, passes, done, answer.seconds)
 
         def ask_about(rubric: Rubric, where: Place) -> Ask:
             async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:
