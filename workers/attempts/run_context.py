@@ -272,8 +272,10 @@ class Run:
             source = (
                 f"run {earlier}" if earlier is not None else spec if parse(spec).kind == "replay" else None
             )
+            # An earlier run's program may be declared nowhere any more; its skill was mounted there.
             is_program = earlier is None and is_agent(spec, self.settings)
-            mounts = mounts_skills(spec, self.settings) if mode is None else mode == "mount"
+            decides = mode is None and earlier is None
+            mounts = mounts_skills(spec, self.settings) if decides else mode == "mount"
             # A stored answer is not asked for again, so the model's limit does not hold it up.
             limits = self.settings.limits_of(spec) if source is None else NO_LIMITS
             known = self._terms[spec] = Terms(source, is_program, mounts, limits)
