@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.attempts.run_context import prepend
+from workers.attempts.prompts import prepend
 from workers.store import bundles
 from workers.store.bundles import (
     BundleError,
