@@ -204,11 +204,14 @@ def yes_or_no(
 
 def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
     """The mean of values by their weights; None where one that has a weight is missing, or none has any."""
-    counted = [(value, weight) for value, weight in values if weight > 0]
-    known = [(value, weight) for value, weight in counted if value is not None]
-    if not known or len(known) < len(counted):
-        return None
-    return math.fsum(value * weight for value, weight in known) / math.fsum(weight for _, weight in known)
+    parts, weights = [], []
+    for value, weight in values:
+        if weight > 0:
+            if value is None:
+                return None
+            parts.append(value * weight)
+            weights.append(weight)
+    return math.fsum(parts) / math.fsum(weights) if weights else None
 
 
 @dataclass(frozen=True)
