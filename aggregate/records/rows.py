@@ -178,7 +178,17 @@ _KEY_FIELDS = itemgetter(*KEY)
 _ATTEMPT = itemgetter(*_fields(ATTEMPTS), *_fields(ATTEMPTS, "record").values())
 _COMPLETION = itemgetter(*_fields(ATTEMPTS, "completion").values())
 _NO_COMPLETION = _COMPLETION(vars(Completion()))
-_COMPUTED_OF_JUDGE = itemgetter(*_fields(_OWN))
+# In the order of `_judgment`.
+_COMPUTED_OF_JUDGE = [
+    "member",
+    "check",
+    "passed",
+    "judge_impl_rate",
+    "n_matched",
+    "n_missed",
+    "details",
+    "error",
+]
 _JUDGMENT = itemgetter(*_fields(_OWN, "judgment").values())
 _CRITERION = itemgetter(*_fields(CRITERIA, "criterion").values())
 
@@ -187,7 +197,7 @@ ATTEMPT_ROW = [name for part in ("", "record", "completion") for name in _fields
 CHECK_ROW = [name for name in CHECKS if name not in _KEYS]
 # The tables below that of attempts, each with how its rows hold their columns.
 BELOW = {
-    "judgments": ([name for part in ("", "judgment") for name in _fields(_OWN, part)], JUDGMENTS),
+    "judgments": ([*_COMPUTED_OF_JUDGE, *_fields(_OWN, "judgment")], JUDGMENTS),
     "criteria": (["member", "check", "judge", "judge_model", *_fields(CRITERIA, "criterion")], CRITERIA),
     "checks": (CHECK_ROW, CHECKS),
 }
@@ -397,17 +407,17 @@ def _mean(values: Iterable[float | None], weights: Iterable[float]) -> float | N
 
 def _judgment(member: int, facts: dict[str, Any], rate: float | None, check: str | None = None) -> Row:
     passed, details, error = facts["passed"], facts["details"], facts["error"]
-    computed = {
-        "member": member,
-        "check": check,
-        "passed": None if passed is None else float(passed),
-        "judge_impl_rate": rate,
-        "n_matched": len(facts["matched"]),
-        "n_missed": len(facts["missed"]),
-        "details": details[:DETAIL_CHARACTERS] if details else None,
-        "error": error[:DETAIL_CHARACTERS] if error else None,
-    }
-    return (*_COMPUTED_OF_JUDGE(computed), *_JUDGMENT(facts))
+    return (
+        member,
+        check,
+        None if passed is None else float(passed),
+        rate,
+        len(facts["matched"]),
+        len(facts["missed"]),
+        details[:DETAIL_CHARACTERS] if details else None,
+        error[:DETAIL_CHARACTERS] if error else None,
+        *_JUDGMENT(facts),
+    )
 
 
 def _judges(
