@@ -58,7 +58,7 @@ def storable_text(text: str) -> str:
 def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
     """Change every text of a value, also in tuples and pydantic's models; the same object where nothing changed."""
     changed: object = value
-    kind: type[object] = type(value)
+    kind: Any = type(value)
     if isinstance(value, str):
         changed = change(value)
     elif isinstance(value, tuple):
@@ -72,7 +72,7 @@ def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
 
 
 @cache
-def _text_fields(kind: type) -> tuple[str, ...]:
+def _text_fields(kind: type[Any]) -> tuple[str, ...]:
     """The fields of a model that may hold text; none of what is no model."""
     if not issubclass(kind, BaseModel):
         return ()
