@@ -263,7 +263,8 @@ def _now() -> str:
 
 def marks(folder: Path) -> Marks:
     """How a mounted skill is known: by the name in its front matter and its folder's, and by the lines of its file."""
-    text = (folder / "SKILL.md").read_text("utf-8", "replace")
+    file = folder / "SKILL.md"
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
     matter = text.removeprefix("---\n").partition("\n---")[0].splitlines() if text.startswith("---\n") else []
     said = [
         line.partition(":")[2].partition(" #")[0].strip().strip("'\"")
