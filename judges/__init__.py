@@ -40,6 +40,7 @@ from judges.spec import (
     PythonFunction,
     Regex,
     Rubric,
+    StepsCheck,
 )
 
 MAX_ERROR_CHARACTERS = 2000
@@ -175,6 +176,10 @@ async def _judge(
         from judges.checks import programs
 
         return await programs.judge(spec, completion, workspace)
+    if isinstance(spec, StepsCheck):
+        from judges.checks import steps
+
+        return steps.judge(spec, completion, workspace)
     if isinstance(spec, Not):
         opposite = None if workspace.passes is None else not workspace.passes
         turned = replace(workspace, passes=opposite)

@@ -14,9 +14,12 @@ from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from judges.trajectory import Trajectory
 
 SPARED = "not asked: a required check had failed already"
 Sandbox = Literal["auto", "required", "off"]
@@ -74,9 +77,9 @@ class AttemptPart(BaseModel):
 class Completion(AttemptPart):
     """What the model returned. None means unknown, never zero.
 
+    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
     `tool_calls` and `tool_errors` count by tool; `skill_loaded` says whether the arm's skill was read, and of a bare
     baseline whether it read the candidate's.
-    `refused` are the hosts that an agent's network did not let it reach, and how many connections to each.
     """
 
     text: str = ""
@@ -217,7 +220,8 @@ def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
 class Workspace:
     """Where a judge finds files: the suite's folder (the parent of `fixtures/`) and what an agent left behind.
 
-    `prompt` is what was asked. `passes` says whether a simulated answer is to pass: nobody has made files for it.
+    `prompt` is what was asked, `trajectory` what was done in `seconds`, where that is known. `passes` says whether a
+    simulated answer is to pass: nobody has made files for it.
     """
 
     suite: Path | None = None
@@ -225,6 +229,8 @@ class Workspace:
     sandbox: Sandbox = "auto"
     prompt: str = ""
     passes: bool | None = None
+    trajectory: Trajectory | None = None
+    seconds: float | None = None
 
     def fixture(self, name: str) -> tuple[Path, Path]:
         """The suite's fixtures folder and a file in it, links followed; raises FileNotFoundError for one elsewhere."""

@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
@@ -108,20 +107,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # `raw_decode` also raises ValueError for long numbers, and RecursionError.
 STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-
-
-def near_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like a misspelt one; None where none is."""
-    near = get_close_matches(name[:_LONGEST_NAME], [one[:_LONGEST_NAME] for one in known], n=1)
-    return near[0] if near else None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)` where a known name is near, to be put behind a message; else nothing."""
-    near = near_name(name, known)
-    if near is None:
-        return ""
-    return f" (did you mean {near if near.isprintable() else repr(near)}?)"
 
 
 def shown(value: object, longest: int = 60) -> str:

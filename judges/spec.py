@@ -305,6 +305,47 @@ class Files(_Judge):
         return self
 
 
+class ToolUse(_Judge):
+    """Which tools were used without failing, which were not used at all, in which order, and how often."""
+
+    type: Literal["tools"]
+    expect: list[NonEmpty] = []
+    forbid: list[NonEmpty] = []
+    order: list[NonEmpty] = []
+    max_calls: Annotated[int | None, Field(ge=0)] = None
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not (self.expect or self.forbid or self.order) and self.max_calls is None:
+            raise ValueError("must have at least one of expect, forbid, order and max_calls")
+        return self
+
+
+class StepLimits(_Judge):
+    """The attempt took no more model calls, tokens, seconds or USD than this."""
+
+    type: Literal["steps"]
+    max_turns: Annotated[int | None, Field(ge=0)] = None
+    max_tokens: Annotated[int | None, Field(ge=0)] = None
+    max_seconds: Annotated[float | None, Field(ge=0)] = None
+    max_usd: Annotated[float | None, Field(ge=0)] = None
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if all(limit is None for limit in (self.max_turns, self.max_tokens, self.max_seconds, self.max_usd)):
+            raise ValueError("must have at least one of max_turns, max_tokens, max_seconds and max_usd")
+        return self
+
+
+class SkillLoaded(_Judge):
+    """The agent loaded the skill that was mounted for it."""
+
+    type: Literal["skill-loaded"]
+
+
+StepsCheck = ToolUse | StepLimits | SkillLoaded
+
+
 class Not(_Judge):
     """A judge comes to its end and finds that the output does not pass."""
 
@@ -382,6 +423,9 @@ JudgeSpec = (
     | PythonFunction
     | CommandCheck
     | Files
+    | ToolUse
+    | StepLimits
+    | SkillLoaded
     | Not
     | AnyOf
 )

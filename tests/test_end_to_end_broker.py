@@ -170,7 +170,7 @@ def test_cancel_ends_a_run_whose_batches_are_handed_back(valkey, client, short_t
     run_id = submit(a_suite(short_tmp, 4), valkey, "--mock")
     client.hset(Keys(run_id).tasks, "1", b"no task")
     with worker(valkey, short_tmp):
-        eventually(lambda: client.exists(Keys(run_id).handed_back))
+        eventually(lambda: client.exists(Keys(run_id).refused))
         here = ("--broker", valkey, "--state-root", short_tmp / "state")
         cancelled = uplift("cancel", run_id, *here, cwd=short_tmp, timeout=60)
     assert "cannot be read" in cancelled.err

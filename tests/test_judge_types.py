@@ -37,6 +37,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "python": {"function": "fixtures/checks.py:is_good"},
     "command": {"argv": ["true"]},
     "files": {"exists": ["out.csv"]},
+    "tools": {"expect": ["Bash"]},
+    "steps": {"max_turns": 5},
+    "skill-loaded": {},
 }
 
 

@@ -532,6 +532,31 @@ async def test_the_tests_are_killed_only_without_a_sandbox_and_by_their_own_user
     warm_pool.close()
 
 
+async def test_modules_that_tests_have_yet_to_import_are_changed_only_without_a_sandbox_and_by_their_own_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    changes = PRELUDE + dedent("""
+        for path in [*HERE.parents[1].rglob("helper.py"), *TOP.glob("uplift-*/inputs/fixtures/helper.py")]:
+            try: path.write_text("VALUE = 2")
+            except OSError: pass
+    """)
+    code = f"""
+        from uplift_judge import run_python
+
+        def test_it():
+            assert run_python({changes!r}).stderr == ""
+            import helper
+            assert helper.VALUE == 1
+    """
+    suite = a_suite(tmp_path, code, helper="VALUE = 1")
+    for way in WAYS:
+        needs(way)
+        judgment = await judged(suite, way)
+        assert (judgment.passed, judgment.error) == (way != "plain" or ROOT, None), judgment
+    warm_pool.close()
+
+
 async def test_tests_that_do_not_use_the_helper_are_judged_as_before_and_said_to_be_unguarded(
     tmp_path: Path,
 ) -> None:

@@ -214,7 +214,7 @@ def test_a_rejudged_run_rests_on_what_the_old_one_noted_but_for_questions_that_c
     suite = a_suite(tmp_path / "other", 2)
     suite.write_text(suite.read_text().replace("Say word1.", "Shout word1."))
     plan = rejudging.plan([made], places, RunSettings(task_suite=suite, judge_model="openai:judge"))
-    rejudging._note_grounds(plan, places)
+    rejudging._note_grounds(plan, plan.rejudged_from, places)
     now = fingerprints.read(places, plan.run_id)
     assert now is not None
     assert set(now.tasks) == {"task-0"}

@@ -28,7 +28,7 @@ from workers.store.bundles import pack_files
 from workers.store.keys import LANES, PROTOCOL, Keys, bundle, waiting_keys
 from workers.store.messages import Arm, CommandSpec, Manifest, ModelSettings, Policy, Task
 from workers.store.process_settings import InvalidSetting, ProcessSettings, from_environment
-from workers.store.redis_client import serving, sign_of_life, workers
+from workers.store.redis_client import held_messages, serving, sign_of_life, tell_held, workers
 from workers.store.run_store import NotServed, OtherVersion, read_manifest, read_task
 
 OWN = CommandSpec(argv=("true",), environment=("AGENT_KEY",))
@@ -126,6 +126,7 @@ FORGED = [
     (asking("sim:candidate=x"), "sim"),
     *((asking("openai:gpt-x", params={"base_url": one}), "neither a vendor's nor") for one in FOREIGN),
     (asking("anthropic:claude-x", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
+    *((asking("openai:x", params={name: "openai:dear"}), "name another model") for name in ("model", "models")),
     (asking("claude-code", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
     (asking("command:codex", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
     (a_manifest(sandbox="off"), "it asks for no sandbox, and auto is the least"),
@@ -574,6 +575,20 @@ def test_a_forged_sign_of_life_is_nobodys(client, beat):
     sign_of_life(client, "host:2-b", {"name": "host:2-b"})
     client.set("uplift:worker:host:2-b", beat)
     assert [one["name"] for one in workers(client)] == ["host:1-a"]
+
+
+def test_forged_names_and_lists_hold_up_no_mending(server, client):
+    a_stored_run(server.store)
+    client.zadd("uplift:runs", {b"\xff\xfe": 1.0, "nothing": 2.0})
+    sign_of_life(client, "host:1-a", {"name": "host:1-a", "protocol": PROTOCOL})
+    tell_held(client, "host:1-a", ["tag"], 30)
+    for name, held in (("b", b"?"), ("c", b"7"), ("d", b"[[1]]"), ("e", b"\xff")):
+        sign_of_life(client, name, {"name": name})
+        client.set(f"uplift:held:{name}", held)
+    client.hset(f"uplift:v{PROTOCOL}.unacked", "tag", "?")
+    assert Mender(server.app, "host:1-a", client, 30).look()
+    assert list(server.store.open_runs()) == server.store.runs() == [RUN]
+    assert "tag" in held_messages(client)
 
 
 # How it is set and shown

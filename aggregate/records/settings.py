@@ -15,14 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from aggregate.formulas.verdict import Gate, WeakBaseline, largest_ratio
 
 Panel = Literal[
-    "What to compare",
-    "Models",
-    "How often",
-    "Limits and money",
-    "Gate",
-    "Where it runs",
-    "What a worker serves",
-    "Output",
+    "What to compare", "Models", "How often", "Limits and money", "Gate", "Where it runs", "Serving", "Output"
 ]
 
 

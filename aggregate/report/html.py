@@ -101,7 +101,8 @@ INLINE_BYTES = 8 * 2**20  # of base64 text in the page
 TEXT_CHARACTERS = 100_000  # of one prompt, output or reason
 _LIST_ENTRIES = 500
 _BLOCK_CHARACTERS = 400_000
-_KEYS = {"run_id", "task", "tier", "tags", "arm", "model"}  # the page's index has them
+# The page's index has them, and where the steps are kept says nothing to a reader.
+_KEYS = {"run_id", "task", "tier", "tags", "arm", "model", "trajectory"}
 
 
 class TextBlocks:

@@ -70,6 +70,9 @@ def _run(
             for word in (python, *spec.argv[1:])
         ]
         stdin = text
+    if workspace.trajectory is not None:
+        inputs["steps.json"] = workspace.trajectory.model_dump_json(exclude_defaults=True).encode()
+        environment["AI_TRAJECTORY_FILE"] = Input("steps.json")
     confinement = command.confinement(workspace.sandbox)
     check = SandboxCommand(argv, spec.timeout_seconds, inputs, environment, nonce=nonce.encode(), stdin=stdin)
     work = command.examining(check, text, workspace.left)

@@ -1,8 +1,9 @@
 """Run a suite's test file against an output, in a sandbox, and judge by what our plugin reports of each test.
 
 The output is a read-only file named in `AI_OUTPUT_FILE`; files that an agent left are read-only in
-`AI_WORKSPACE`. The tests run in an empty folder of their own, may import what this environment has and what
-lies beside them in `fixtures/`, and see no configuration but a `conftest.py` of the suite's own.
+`AI_WORKSPACE`, and a test file that names `AI_TRAJECTORY_FILE` finds there what was done, as JSON. The tests run in
+an empty folder of their own, may import what this environment has and what lies beside them in `fixtures/`, and see no
+configuration but a `conftest.py` of the suite's own.
 
 Covered: see `judges.sandbox.command`. The exit code decides nothing: a pass needs a report that names every collected
 test as passed and says that pytest came to its end. A time-out, a crash or a collection error is a fail with score 0.
@@ -130,10 +131,14 @@ async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> J
         packages=tuple(bubblewrap.package_folders()),
         timeout_seconds=spec.timeout_seconds,
     )
-    unguarded = not uplift_judge.is_imported_in(test_file.read_bytes())
+    tests = test_file.read_bytes()
+    unguarded = not uplift_judge.is_imported_in(tests)
+    steps = None
+    if b"AI_TRAJECTORY_FILE" in tests and workspace.trajectory is not None:
+        steps = workspace.trajectory.model_dump_json(exclude_defaults=True).encode()
     try:
         judged = await command.in_thread(
-            lambda cancelled: _judged(_run(work, workspace, cancelled), work, spec)
+            lambda cancelled: _judged(_run(work, workspace, steps, cancelled), work, spec)
         )
         if judged.error is None and unguarded:
             judged = judged.model_copy(update={"unguarded": True, "details": f"{judged.details} (unguarded)"})
@@ -142,24 +147,29 @@ async def judge(spec: Pytest, completion: Completion, workspace: Workspace) -> J
         return Judgment(judge="pytest", details=str(unavailable), error=str(unavailable))
 
 
-def cold_command(work: Work, left: Path | None = None) -> SandboxCommand:
-    """The same tests as a command for a fresh sandbox, with the files that an agent left, if any."""
+def cold_command(work: Work, left: Path | None = None, steps: bytes | None = None) -> SandboxCommand:
+    """The same tests as a command for a fresh sandbox, with the files that an agent left and its steps, if any."""
     inputs: dict[str, bytes | Path] = {"fixtures": work.fixtures, "pytest.ini": b""}
+    environment: dict[str, str | Input] = {}
+    if steps is not None:
+        inputs["steps.json"], environment["AI_TRAJECTORY_FILE"] = steps, Input("steps.json")
     argv: list[str | Input] = [bubblewrap.python(), "-I", "-c", bubblewrap.BOOT.format("pytest_plugin")]
     argv += [command.CODE, Input("fixtures"), Input(f"fixtures/{work.test_file}"), Input("pytest.ini")]
-    tests = SandboxCommand([*argv, *work.packages], work.timeout_seconds, inputs, limits=work.limits)
+    tests = SandboxCommand(
+        [*argv, *work.packages], work.timeout_seconds, inputs, environment, limits=work.limits
+    )
     return command.examining(replace(tests, nonce=work.nonce.encode()), work.text, left)
 
 
-def _run(work: Work, workspace: Workspace, cancelled: threading.Event) -> SandboxResult:
+def _run(work: Work, workspace: Workspace, steps: bytes | None, cancelled: threading.Event) -> SandboxResult:
     """Run the tests in a warm sandbox where one can be had, else in a fresh one."""
     confinement = command.confinement(workspace.sandbox)
     # A zygote has no way to mount an agent's folder; beside an agent's own minutes a fresh start is nothing.
-    if confinement.bubblewrap and workspace.left is None:
+    if confinement.bubblewrap and workspace.left is None and steps is None:
         result = warm_pool.run(work, confinement, cancelled)
         if result is not None:
             return result
-    return command.run_blocking(cold_command(work, workspace.left), confinement, cancelled)
+    return command.run_blocking(cold_command(work, workspace.left, steps), confinement, cancelled)
 
 
 def _judged(result: SandboxResult, work: Work, spec: Pytest) -> Judgment:

@@ -170,7 +170,9 @@ class Attempt:
             retries = max(0, turn.tries - 1)
             steps = trace.trajectory()
             if completion is not None and steps is not None:
-                completion = completion.model_copy(update=steps.facts())
+                told = completion.skill_loaded  # by a declared program's own word
+                loaded = trace.loaded if told is None else told
+                completion = completion.model_copy(update={**steps.facts(), "skill_loaded": loaded})
             return Answer(
                 *(request, started_at, seconds, completion),
                 **how,
@@ -290,7 +292,8 @@ class Attempt:
         client = run.model(asked) if is_simulated(asked) else None
         passes = client.passes(answer.request) if isinstance(client, Sim) else True if client else None
         sandbox = run.manifest.sandbox
-        where = Place(run.fixtures, left, sandbox, prompt=task.prompt, passes=passes)
+        done = answer.trajectory and answer.trajectory.with_skill(answer.skill)
+        where = Place(run.fixtures, left, sandbox, task.prompt, passes, done, answer.seconds)
 
         def ask_about(rubric: Rubric, where: Place) -> Ask:
             async def ask_judge(model: str, prompt: str, *, system: str = "") -> Completion:

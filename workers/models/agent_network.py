@@ -26,7 +26,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from judges.judgment import Completion
 from workers.models.model import ModelError, ModelTimedOut, Request, without_secrets
-from workers.store.messages import ModelSettings, Network
+from workers.store.messages import ModelSettings
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64  # of one agent at once; others wait in the kernel
@@ -112,13 +112,8 @@ class AgentNetwork:
 def network_of(settings: ModelSettings, request: Request, providers: Iterable[str]) -> AgentNetwork:
     """The network of an agent: its providers, by address (with a scheme) or as HOST[:PORT], and what is granted."""
     wished = request.task.network if request.task else ()
-    network, hosts = allowed(settings.network, wished)
-    return AgentNetwork(_places(providers), _places(hosts), network == "open")
-
-
-def allowed(network: Network, hosts: Sequence[str]) -> tuple[Network, Sequence[str]]:
-    """What a worker grants of what a run and a task ask to reach: all. The one place where it can say no."""
-    return network, hosts
+    # Whether the worker grants it was asked before: see `workers.models.policy`.
+    return AgentNetwork(_places(providers), _places(wished), settings.network == "open")
 
 
 def _places(names: Iterable[str]) -> frozenset[tuple[str, int]]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from judges import conclude, text_judge
+from judges.errors import did_you_mean
 from judges.judgment import Completion, Workspace, yes_or_no
-from judges.safe_text import did_you_mean
 from judges.spec import (
     Benchmark,
     CommandCheck,
@@ -31,6 +31,7 @@ from judges.spec import (
     Pytest,
     PythonFunction,
     Rubric,
+    StepsCheck,
 )
 from workers.models.model import UNBILLED, Model, ModelFailed, Request
 from workers.store.messages import Task
@@ -157,7 +158,7 @@ def _value(key: str, text: str) -> float | int | str:
 def missing_reply(task: Task) -> str | None:
     """Why sim cannot give this task a right answer; None where it can. The producer asks before a run starts."""
     given = task.replies is not None and task.replies.passing is not None
-    if given or isinstance(task.judge, Contains | Rubric | Files):
+    if given or isinstance(task.judge, Contains | Rubric | Files | StepsCheck):
         return None
     if _words(task, True) is not None:
         return None

@@ -36,6 +36,7 @@ CLOSED_SECONDS = 0.1
 JOB, FINISH_JOB = "uplift.run_batch", "uplift.finish_run"
 _TEXTS = ("group", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin")
 _UNUSED = ("eta", "expires", "retries", "shadow", "stamps", "stamped_headers", "replaced_task_nesting")
+_CALLS = ("callbacks", "errbacks", "chain")
 _OURS = frozenset((*LANES, QUARANTINE))
 
 
@@ -195,8 +196,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         taken = self._taken(answer[1], lane)
         self.qos.noted = lane in _OURS
         try:
-            for text, name in taken:
-                message = self._read(text) if name else None
+            for text, name, tag in taken:
+                message = self._read(text, tag) if name else None
                 if message is not None:
                     self.connection._deliver(message, name)
                 else:
@@ -205,27 +206,28 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
             self.qos.noted = False
         return True
 
-    def _taken(self, first: bytes, lane: str) -> list[tuple[bytes, str]]:
-        """The message at hand, noted as taken, and more of what waits; each with its lane, if it can be read."""
+    def _taken(self, first: bytes, lane: str) -> list[tuple[bytes, str, bytes]]:
+        """The message at hand, noted as taken, and more of what waits; each with lane and tag, if it can be read."""
         if lane not in _OURS:  # an answer to `celery inspect`, which nobody acknowledges
-            return [(first, lane)]
+            return [(first, lane, b"")]
         lanes = self._open_lanes()
         lists = zip(*map(waiting_keys, lanes), strict=True)
         taken = self._take(
             keys=[UNACKED, UNACKED_INDEX, WORKERS, *(key for step in lists for key in step)],
             args=[time.time(), self.qos.can_consume_max_estimate() or 1, SEEN_SECONDS, first, lane, *lanes],
         )
-        return [(text, name.decode()) for text, name in zip(taken[::2], taken[1::2], strict=True)]
+        parts = zip(taken[::3], taken[1::3], taken[2::3], strict=True)
+        return [(text, name.decode(), tag) for text, name, tag in parts]
 
-    def _read(self, text: bytes) -> Any:
+    def _read(self, text: bytes, tag: bytes) -> Any:
         """A message as kombu delivers it; None for one that nobody can read, which is forgotten on the server too."""
         try:
             message = loads(bytes_to_str(text))
             self.Message(message, channel=self)
             if self.qos.noted and not _is_job(message):
                 raise ValueError("no job of ours")
-        except (ValueError, TypeError, LookupError, AttributeError):
-            tag = json.loads(text)["properties"]["delivery_tag"]  # take.lua has read as much
+        # What the server's reader takes for JSON, ours may not; kombu makes Decimals and more of it.
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             self._create_client().pipeline().zrem(self.unacked_index_key, tag).hdel(
                 self.unacked_key, tag
             ).execute()
@@ -247,22 +249,14 @@ def _is_job(message: dict[str, Any]) -> bool:
     """
     headers, (args, named, about) = message["headers"], json.loads(b64decode(message["body"], validate=True))
     chord = about.get("chord") or {"task": FINISH_JOB, "args": [], "kwargs": {}, "options": {}}
-    texts = [headers.get(name) for name in _TEXTS] + list(chord["options"].values())
-    unused = [headers.get(name) for name in _UNUSED] + [
-        about.get(name) for name in ("callbacks", "errbacks", "chain")
-    ]
     forms = (headers["task"], message["content-type"], message["content-encoding"], chord["task"])
-    kinds = (
-        type(headers["id"]),
-        type(headers.get("group_index") or 0),
-        type(args),
-        type(named),
-        type(chord["args"]),
-    )
+    given = (headers["id"], headers.get("group_index") or 0, args, named, chord["args"])
+    texts = (*map(headers.get, _TEXTS), *chord["options"].values())
+    unused = (*map(headers.get, _UNUSED), *map(about.get, _CALLS), *(headers.get("timelimit") or ()))
     return (
         forms == (JOB, "application/json", "utf-8", FINISH_JOB)
-        and kinds == (str, int, list, dict, list)
-        and not any([*unused, *(headers.get("timelimit") or ()), chord["kwargs"], chord.get("subtask_type")])
+        and tuple(map(type, given)) == (str, int, list, dict, list)
+        and not any((*unused, chord["kwargs"], chord.get("subtask_type")))
         and all(isinstance(text, str | None) for text in texts)
     )
 

@@ -333,13 +333,11 @@ class WorkerSettings(SharedSettings):
     ] = "normal"
 
 
-_serves = partial(Setting, "What a worker serves", in_evaluate=False)
+_serves = partial(Setting, "Serving", in_evaluate=False)
 
 
-class ServeSettings(BaseModel):
+class ServeSettings(_Message):
     """The settings of a worker: what it does for whoever can write to its broker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     serve_models: Annotated[
         tuple[str, ...] | None,
@@ -357,24 +355,16 @@ class ServeSettings(BaseModel):
     serve_base_urls: Annotated[
         tuple[str, ...],
         _serves(
-            "An address that models may be asked at, beside the vendors'; may repeat.",
-            "URL",
-            "--serve-base-url",
+            "Ask models at this address, too, beside the vendors'; may repeat.", "URL", "--serve-base-url"
         ),
     ] = ()
     serve_hosts: Annotated[
         tuple[str, ...],
-        _serves(
-            "A host that a run may open to agents; * is any, and an open network; may repeat.",
-            "HOST",
-            "--serve-host",
-        ),
+        _serves("A host that runs may open to agents; * is all of them; may repeat.", "HOST", "--serve-host"),
     ] = ()
     least_sandbox: Annotated[
         Sandbox,
-        _serves(
-            "The least sandbox: required also confines runs that ask for auto; off takes any run.", "WHEN"
-        ),
+        _serves("The least sandbox: required also holds for runs with auto; off takes any run.", "WHEN"),
     ] = "auto"
     largest_bundle_mb: Annotated[
         float, Field(gt=0), _serves("The largest skill, or fixtures of a suite, unpacked.", "NUMBER")

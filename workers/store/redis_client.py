@@ -240,7 +240,11 @@ def held_messages(client: redis.Redis) -> set[str]:
     """The tags of all messages that workers say to have taken."""
     names = _seen(client, FORGOTTEN_SECONDS)
     told = cast("list[bytes | None]", client.mget([HELD.encode() + name for name in names])) if names else []
-    return {tag for data in told if data for tag in json.loads(data)}
+    held = set[str]()
+    for data in filter(None, told):
+        with suppress(ValueError, TypeError):  # no worker has written that
+            held.update(map(str, json.loads(data)))
+    return held
 
 
 def forget_worker(client: redis.Redis, name: str) -> None:

@@ -179,7 +179,8 @@ def read_task(data: bytes, run_id: str) -> tuple[Task, int]:
         text = inflated(data, MOST_TASK_BYTES)
         return Task.model_validate_json(text), len(text)
     except (ValidationError, zlib.error, EOFError, BundleTooLarge) as problem:
-        raise _other_version(run_id, problem) from None
+        why = plain(str(problem), 200)
+        raise OtherVersion(f"run {run_id} has a task that cannot be read ({why}); start it again") from None
 
 
 def _other_version(run_id: str, problem: Exception) -> OtherVersion:
@@ -358,7 +359,10 @@ class Store:
             raise _other_version(run_id, problem) from None
 
     def runs(self) -> list[str]:
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace")
+            for run_id in cast("list[bytes]", self.client.zrevrange(RUNS, 0, -1))
+        ]
         return [run_id for run_id in run_ids if self.client.exists(Keys(run_id).state)]
 
     def progress(self, run_id: str) -> Progress:
@@ -430,7 +434,9 @@ class Store:
 
     def open_runs(self) -> dict[str, Look]:
         """Every run that is to go on and has no artifacts yet, by its id; what is gone leaves the list of runs."""
-        run_ids = [run_id.decode() for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))]
+        run_ids = [
+            run_id.decode(errors="replace") for run_id in cast("list[bytes]", self.client.zrange(RUNS, 0, -1))
+        ]
         pipe = self.client.pipeline(transaction=False)
         for run_id in run_ids:  # most are over, and kept for days
             pipe.exists(Keys(run_id).artifacts)
@@ -565,9 +571,9 @@ class Store:
         pipe = self.client.pipeline()
         pipe.hset(keys.refused, worker, "" if isinstance(problem, OtherVersion) else str(problem))
         pipe.expire(keys.refused, WORKING_SECONDS)
-        pipe.hmget(keys.state, "generation", "trouble")
-        generation, trouble = pipe.execute()[2]
-        return generation is not None and not trouble
+        pipe.hmget(keys.state, "generation", "trouble", "halt", "sealed")
+        generation, trouble, halt, sealed = pipe.execute()[2]
+        return generation is not None and not (trouble or halt or sealed == b"1")
 
     def count_hand_back(self, run_id: str, what: str, reason: str) -> int:
         """Note that a message of a run goes back to its queue; returns how often it did so for this reason."""
