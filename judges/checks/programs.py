@@ -175,8 +175,8 @@ def _conditions(spec: Files, left: Path, suite: Path | None) -> Iterator[tuple[s
     left_out = _text(left, LEFT_OUT).splitlines()
     for name in spec.exists:
         look_at_clock()
-        path = _own(left, name)
-        kept = path and (path.is_dir() if name.endswith("/") else path.is_file())
+        own = _own(left, name)
+        kept = own and (own.is_dir() if name.endswith("/") else own.is_file())
         yield f"{name} exists", "" if kept else "it does not"
     for name in spec.absent:
         look_at_clock()
@@ -187,9 +187,9 @@ def _conditions(spec: Files, left: Path, suite: Path | None) -> Iterator[tuple[s
             yield f"{name} can be looked for", "too much was left"
     for name in spec.unchanged:
         before = suite / "fixtures" / name if suite else None
-        path = _own(left, name)
-        same = before and before.is_file() and path and path.is_file()
-        same = same and before and path and before.read_bytes() == path.read_bytes()
+        own = _own(left, name)
+        same = before and before.is_file() and own and own.is_file()
+        same = same and before and own and before.read_bytes() == own.read_bytes()
         yield f"{name} is unchanged", "" if same else "it is not what it was"
     for name, wanted in spec.contains.items():
         text = folded(_text(left, name))

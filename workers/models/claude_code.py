@@ -18,7 +18,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from judges.judgment import Completion, usage
 from workers.models import steps
@@ -294,7 +294,7 @@ def _known_tokens(told: Any) -> dict[str, int]:
     return {name: known for name, known in counts.items() if known is not None}
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
