@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
+    "agreement": "judge_bias krippendorff_alpha",
     "consistency": (
         "FLAKY_RANGE compute_consistency compute_consistency_metrics concept_overlap d2 flaky_text unseen_bound"
     ),
@@ -16,8 +17,7 @@ _NAMES = {
     "power_and_stopping": "attempts_needed min_detectable_effect tasks_needed",
     "rates": (
         "attempt_pass_rate compute_cop compute_frontier_cop compute_impl_rate consensus cost_per_extra_pass "
-        "cost_weighted_advantage dominates judge_bias krippendorff_alpha mean_known normalized_gain pass_at_k "
-        "pass_hat_k rounded_delta task_pass_rate"
+        "cost_weighted_advantage dominates mean_known normalized_gain pass_at_k pass_hat_k rounded_delta task_pass_rate"
     ),
     "significance": (
         "SignFlip TaskChanges benjamini_hochberg fisher_by_task holm mcnemar_exact sign_flip_test"

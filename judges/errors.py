@@ -1,12 +1,15 @@
-"""The base of all errors that users see: one line with the problem and the remedy, and the command's exit code."""
+"""The base of all errors that users see, with the command's exit code, and "did you mean …?" for their texts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 USAGE = 2  # what was asked for must change
 INFRASTRUCTURE = 3  # the machine, the server or the provider must
 INTERRUPTED = 130
+_LONGEST_NAME = 80
 
 
 class UpliftError(Exception):
@@ -42,3 +45,17 @@ class InfrastructureError(UpliftError):
     """What was asked for is right: the machine, the server or the provider must change."""
 
     exit_code = INFRASTRUCTURE
+
+
+def near_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like a misspelt one; None where none is."""
+    near = get_close_matches(name[:_LONGEST_NAME], [one[:_LONGEST_NAME] for one in known], n=1)
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)` where a known name is near, to be put behind a message; else nothing."""
+    near = near_name(name, known)
+    if near is None:
+        return ""
+    return f" (did you mean {near if near.isprintable() else repr(near)}?)"

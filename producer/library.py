@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aggregate.formulas.intervals import Interval
 from aggregate.records.record import AttemptRecord
-from judges.safe_text import did_you_mean
+from judges.errors import did_you_mean
 from producer.display.progress import Display
 from producer.display.snapshot import View
 from producer.runs.watch import Interrupted

@@ -83,7 +83,8 @@ class Plan:
 
     `not_run` are the candidates that were asked for and get a verdict without being run; `whole_suite` has the tasks
     that flags left out, too.
-    `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was.
+    `rejudged_from` is the run whose completions are judged again; `baseline_kind` is what its baseline was, and
+    `mounted` the models for which it mounted skills.
     `recorded` has the answers of `replay:` models.
     `blessed` holds the baseline's records where a file has them all, so that none is run. `environment` says which
     commit and branch the skill is at, and from which commit the baseline is.
@@ -101,6 +102,7 @@ class Plan:
     whole_suite: tuple[Task, ...] = ()
     rejudged_from: str | None = None
     baseline_kind: Baseline | None = None
+    mounted: tuple[str, ...] | None = None
     blessed: Blessed | None = None
     environment: dict[str, str] = field(default_factory=dict)
     created_at: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
@@ -167,12 +169,7 @@ class Plan:
             baseline=self._baseline_kind(),
             baseline_reuse_count=baseline_reuse_count,
             planned_attempts=self.grid.attempts,
-            mounted=tuple(
-                model
-                for model in self.options.models
-                if (self.options.skill_mode or "mount") == "mount"
-                and mounts_skills(model, self.options.settings)
-            ),
+            mounted=self._mounted() if self.mounted is None else self.mounted,
             rejudged_from=self.rejudged_from,
             baseline_run_id=self.blessed.run_id if self.blessed else None,
             environment=self.environment,
@@ -190,6 +187,11 @@ class Plan:
             if known and record.attempt <= self.options.pass_k:
                 cell = Cell(tasks[record.task], models[model], arms[record.arm], record.attempt)
                 yield self.grid.index(cell), record
+
+    def _mounted(self) -> tuple[str, ...]:
+        if self.options.skill_mode == "prepend":
+            return ()
+        return tuple(model for model in self.options.models if mounts_skills(model, self.options.settings))
 
     @cached_property
     def _quoting(self) -> dict[str, tuple[str, ...]]:

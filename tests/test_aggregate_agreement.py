@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aggregate.formulas.rates import judge_bias, krippendorff_alpha
+from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 
 nan = math.nan
 ratings = st.integers(2, 4).flatmap(

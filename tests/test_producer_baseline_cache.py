@@ -139,7 +139,7 @@ def test_each_setting_that_reaches_workers_is_known_to_change_answers_or_not_to(
     calls = {"params", "tools", "commands", "network"} | fingerprints.CHANGES_NO_ANSWER
     assert set(ModelSettings.model_fields) - calls == set(), "put it among CHANGES_NO_ANSWER, or here"
     in_keys = {"models", "judge_model", "skill_mode", "spare_checks", "sandbox"}
-    change_no_answer = {"pass_k", "stop_early", "priority", "budget_usd"}
+    change_no_answer = {"pass_k", "stop_early", "priority", "budget_usd", "trajectory", "trajectory_mb"}
     assert set(WorkerSettings.model_fields) - in_keys - change_no_answer == set(), (
         "where it changes answers, it belongs into `fingerprints.key` and `Grounds`"
     )

@@ -50,6 +50,9 @@ OTHERS: dict[str, Any] = {
     "sandbox": "off",
     "priority": "high",
     "spare_checks": True,
+    "trajectory": "failed",
+    "trajectory_mb": 7.0,
+    "unloaded": "warn",
 }
 
 

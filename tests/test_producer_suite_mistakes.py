@@ -41,7 +41,7 @@ tasks:
         "4:5  tasks[0].prompt: is missing; this key is required",
         f"5:5  tasks[0].promt: unknown key 'promt'; allowed: {task_keys} (did you mean prompt?)",
         "6:19  tasks[0].judge.type: unknown judge 'contians'; allowed: contains, pytest, llm-rubric, benchmark, "
-        "regex, equals, json-schema, length, python, command, files "
+        "regex, equals, json-schema, length, python, command, files, tools, steps, skill-loaded "
         "(did you mean contains?)",
         "7:9  tasks[1].id: duplicate id 'a', first on line 4; must be unique",
         "8:13  tasks[1].prompt: is blank; must hold some text",
@@ -145,18 +145,18 @@ ID_RULE = (
         (
             {"judge": "{expected: [x]}"},
             "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema, length, python, command, files",
+            "regex, equals, json-schema, length, python, command, files, tools, steps, skill-loaded",
         ),
         (
             {"judge": "{tpye: contains}"},
             "6:10  tasks[0].judge.type: is missing; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema, length, python, command, files "
+            "regex, equals, json-schema, length, python, command, files, tools, steps, skill-loaded "
             "(is 'tpye' meant as type?)",
         ),
         (
             {"judge": "{type: [a]}"},
             "6:17  tasks[0].judge.type: is a list; must be one of contains, pytest, llm-rubric, benchmark, "
-            "regex, equals, json-schema, length, python, command, files",
+            "regex, equals, json-schema, length, python, command, files, tools, steps, skill-loaded",
         ),
         (
             {"judge": "{type: contains, expected: []}"},

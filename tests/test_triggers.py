@@ -233,3 +233,32 @@ def test_a_bare_baseline_that_read_the_skill_is_an_error_and_a_baseline_skill_th
     assert "the bare baseline read the candidate's skill in 3 attempts" in artifact.reason
     assert mounted("l", "n", baseline="bare").verdict == "pass"
     assert mounted("l", "l", baseline="skill").verdict == "pass"
+
+
+LEAVES = """\
+import json, os, pathlib
+found = [str(one) for one in pathlib.Path(".").rglob("SKILL.md")]
+calls = [{"tool_call_id": "1", "function_name": "read", "arguments": {"path": one}} for one in found]
+seen = [{"source_call_id": "1", "content": pathlib.Path(one).read_text()} for one in found]
+step = {"source": "agent", "message": "hm", "tool_calls": calls, "observation": {"results": seen}}
+told = {"schema_version": "ATIF-v1.8", "steps": [step]}
+(pathlib.Path(os.environ["HOME"]) / "steps.json").write_text(json.dumps(told))
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_load_that_only_the_steps_tell_is_counted_listed_and_exported(short_tmp):
+    suite = a_suite(short_tmp, 1)
+    (short_tmp / "agent.py").write_text(LEAVES)
+    (short_tmp / "uplift.toml").write_text(
+        f"[commands.it]\nargv = [{sys.executable!r}, {str(short_tmp / 'agent.py')!r}]\n"
+        'trajectory = "{home}/steps.json"\nskill_folder = "{workspace}/skills"\n'
+    )
+    ended = uplift(*standalone(suite, "--model", "command:it", "--sandbox", "off"), cwd=short_tmp)
+    assert "skill loaded in 1 of 1 attempt" in ended.out + ended.err
+    shown = uplift("show", "last", "--steps", "--state-root", "state", cwd=short_tmp)
+    assert shown.out.count("→ read") == 1
+    exported = uplift("export", "last", "--atif", "out", "--state-root", "state", cwd=short_tmp)
+    assert "the steps of 2 of 2 attempts" in exported.err
+    assert len(list((short_tmp / "out").iterdir())) == 2

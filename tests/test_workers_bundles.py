@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.attempts.run_context import prepend
+from workers.attempts.prompts import prepend
 from workers.store import bundles
 from workers.store.bundles import (
     BundleError,
@@ -415,7 +415,7 @@ def test_a_skill_is_looked_through_once_and_not_for_every_attempt(
 ) -> None:
     looks: list[str] = []
     look = SimpleNamespace(findall=lambda _, text: looks.append(text) or [])
-    monkeypatch.setattr("workers.attempts.run_context.re", look)
+    monkeypatch.setattr("workers.attempts.prompts.re", look)
     for number in range(3):
         prepend("# A skill that no other test has\n", f"Task {number}.")
     assert len(looks) == 1

@@ -491,8 +491,8 @@ def answered(usage: dict[str, Any]) -> dict[str, Any]:
 def test_tokens_of_several_models_are_kept_apart_for_their_prices() -> None:
     usage = {"a": {"inputTokens": 1, "outputTokens": 2, "cacheReadInputTokens": 3}, "b": {"inputTokens": 5}}
     stream = read(answered(usage))
-    first = ("a", Completion(input_tokens=4, output_tokens=2, cache_read_tokens=3))
-    assert stream.used == [first, ("b", Completion(input_tokens=5))]
+    first = ["a", Completion(input_tokens=4, output_tokens=2, cache_read_tokens=3)]
+    assert [part for _, *part in stream.used or []] == [first, ["b", Completion(input_tokens=5)]]
 
 
 def test_what_the_result_counts_beside_the_calls_that_were_seen_is_one_more() -> None:
@@ -501,14 +501,14 @@ def test_what_the_result_counts_beside_the_calls_that_were_seen_is_one_more() ->
     calls = [started("m1", "a-2025", 10), started("m2", "b", 7, "tool"), ended(2, "tool"), ended(3)]
     stream = read(init, *calls, started("m3", "a-2025", 20), ended(4), answered(usage))
     assert stream.used is not None
-    counted = [(model, one.input_tokens, one.output_tokens) for model, one in stream.used]
-    assert counted == [("a", 10, 3), ("a", 20, 4), ("a", 5, 6), ("b", 7, 2)]
+    counted = [(key, model, one.input_tokens, one.output_tokens) for key, model, one in stream.used]
+    assert counted == [("m1", "a", 10, 3), ("m3", "a", 20, 4), (None, "a", 5, 6), ("m2", "b", 7, 2)]
     assert stream.turns == 3
 
 
 def test_calls_that_the_result_does_not_count_are_no_parts_of_it() -> None:
     stream = read(started("m1", "a", 10), ended(3), answered({"a": {"inputTokens": 9, "outputTokens": 9}}))
-    assert stream.used == [("a", Completion(input_tokens=9, output_tokens=9))]
+    assert stream.used == [(None, "a", Completion(input_tokens=9, output_tokens=9))]
 
 
 def test_an_error_without_usage_is_known_to_have_used_nothing_and_an_answer_is_not() -> None:

@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 
 from aggregate.artifact.model import MEASURES, CheckResult
 from aggregate.artifact.sentences import listed
+from aggregate.formulas.agreement import judge_bias, krippendorff_alpha
 from aggregate.formulas.consistency import concept_overlap, consistency_of, flaky_text, spread_of
 from aggregate.formulas.intervals import Floats, Interval, ratio_interval
-from aggregate.formulas.rates import (
-    compute_frontier_cop,
-    cost_per_extra_pass,
-    dominates,
-    judge_bias,
-    krippendorff_alpha,
-    mean_known,
-)
+from aggregate.formulas.rates import compute_frontier_cop, cost_per_extra_pass, dominates, mean_known
 from aggregate.formulas.speedups import ADVANTAGES, summarize_speedups, task_payload
 from aggregate.formulas.verdict import Reason
 from aggregate.records import metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from math import isclose
 from statistics import fmean
@@ -38,16 +38,18 @@ def task_rates(both: Iterable[Pair]) -> dict[str, tuple[float, float]]:
     by_task: dict[str, list[tuple[float, float]]] = {}
     for one, other in both:
         by_task.setdefault(one.task_id, []).append((one.passes / one.judged, other.passes / other.judged))
-    return {
-        task: (fmean(mine for mine, _ in rates), fmean(theirs for _, theirs in rates))
-        for task, rates in by_task.items()
-    }
+    return {task: rates[0] if len(rates) == 1 else _means(rates) for task, rates in by_task.items()}
+
+
+def _means(rates: Collection[tuple[float, float]]) -> tuple[float, float]:
+    mine, theirs = map(fmean, zip(*rates, strict=True))
+    return mine, theirs
 
 
 def compared_rates(both: Iterable[Pair]) -> tuple[float, float] | None:
     """The two rates that `attempt_delta` is the difference of, candidate first; None where nothing was compared."""
-    rates = list(task_rates(both).values())
-    return (fmean(mine for mine, _ in rates), fmean(theirs for _, theirs in rates)) if rates else None
+    rates = task_rates(both).values()
+    return _means(rates) if rates else None
 
 
 def are_of(rates: tuple[float, float], difference: float | None) -> bool:

@@ -18,9 +18,9 @@ from aggregate.records.record import AttemptRecord
 from aggregate.records.run_info import BASELINE, CANDIDATE, ORACLE, UNKNOWN_MODEL, is_known_arm
 from aggregate.text import files
 from aggregate.text.formats import plain, schema_of
-from judges.errors import UpliftError
+from judges.errors import UpliftError, did_you_mean
 from judges.judgment import ranges
-from judges.safe_text import broken_fields, did_you_mean
+from judges.safe_text import broken_fields
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from aggregate.text.files import is_folder
 from aggregate.text.formats import plain
-from judges.errors import UpliftError
-from judges.safe_text import did_you_mean, shown
+from judges.errors import UpliftError, did_you_mean
+from judges.safe_text import shown
 from producer.plan import PlannedArm
 from producer.skills import skill as skills
 from producer.skills.skill import NOT_THE_SKILL, Skill

@@ -25,9 +25,9 @@ from aggregate.records.record import JUDGED, AttemptRecord, KeptSteps
 from aggregate.report.result_tables import candidate_text, line_text, next_of, ranked
 from aggregate.text.files import exists, write_text
 from aggregate.text.formats import counted, plain, safe_line
+from judges.errors import did_you_mean
 from judges.inside import remove_folder
 from judges.judgment import Judgment
-from judges.safe_text import did_you_mean
 from judges.trajectory import Trajectory
 from producer import server as servers
 from producer.display.progress import clock, delta_words, paced, spending, usd

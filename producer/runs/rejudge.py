@@ -75,6 +75,9 @@ def plan(made: list[Artifact], places: Places, wishes: RunSettings, *, run_id: s
         whole_suite=whole.tasks,
         rejudged_from=earlier,
         baseline_kind=first.baseline,
+        mounted=tuple(
+            dict.fromkeys(model for models in (first.skill_loads or {}).values() for model in models)
+        ),
         environment={name: str(value) for name, value in facts.items() if name.startswith("git_")},
         source=Source.of(first),
     )

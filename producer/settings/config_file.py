@@ -21,8 +21,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from aggregate.text import files
-from judges.errors import UpliftError
-from judges.safe_text import NotJson, did_you_mean, strict_json
+from judges.errors import UpliftError, did_you_mean
+from judges.safe_text import NotJson, strict_json
 from producer.settings import run_settings
 from producer.settings.run_settings import (
     Broken,

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from aggregate.records.settings import Panel, ResultSettings, Setting
-from judges.errors import UpliftError
-from judges.safe_text import allowed_keys, did_you_mean, requirement
+from judges.errors import UpliftError, did_you_mean
+from judges.safe_text import allowed_keys, requirement
 from producer.state_root import DEFAULT_STATE_ROOT
 from workers.store.messages import CallSettings, Limits, ModelSettings, Policy, ServeSettings, WorkerSettings
 

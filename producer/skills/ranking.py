@@ -32,8 +32,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from aggregate.text import files
 from aggregate.text.files import exists
-from judges.errors import UpliftError
-from judges.safe_text import NotJson, broken_fields, did_you_mean, strict_json
+from judges.errors import UpliftError, did_you_mean
+from judges.safe_text import NotJson, broken_fields, strict_json
 from producer.skills import skill as skills
 from producer.skills.skill import InvalidSkill, Skill
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from aggregate.text import files
 from aggregate.text.files import is_file, is_folder
-from judges.errors import UpliftError
-from judges.safe_text import did_you_mean
+from judges.errors import UpliftError, did_you_mean
 from producer.state_root import file_name
 from producer.suites import yaml_file
 from producer.suites.yaml_file import Document, Node, Problem

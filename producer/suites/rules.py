@@ -33,7 +33,8 @@ from pydantic import (
 )
 
 from aggregate.text.formats import schema_of
-from judges.safe_text import allowed_keys, did_you_mean, near_name, path_of, requirement, shown
+from judges.errors import did_you_mean, near_name
+from judges.safe_text import allowed_keys, path_of, requirement, shown
 from judges.spec import CHECK_KEYS, FixturePath, JudgeSpec, OneJudge, Threshold, unnamed
 from producer.suites import json_file
 from producer.suites.yaml_file import Finding, Node

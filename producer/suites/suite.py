@@ -14,8 +14,8 @@ from typing import Any
 
 import uplift_judge
 from aggregate.text.files import no_cycle_search
-from judges.errors import UpliftError
-from judges.safe_text import did_you_mean, path_of, shown
+from judges.errors import UpliftError, did_you_mean
+from judges.safe_text import path_of, shown
 from judges.spec import Pytest
 from producer.suites import rules, yaml_file
 from producer.suites.yaml_file import MAX_PROBLEMS, Document, Finding, Node, Problem

@@ -170,7 +170,9 @@ class Attempt:
             retries = max(0, turn.tries - 1)
             steps = trace.trajectory()
             if completion is not None and steps is not None:
-                completion = completion.model_copy(update=steps.facts())
+                told = completion.skill_loaded  # by a declared program's own word
+                loaded = trace.loaded if told is None else told
+                completion = completion.model_copy(update={**steps.facts(), "skill_loaded": loaded})
             return Answer(
                 *(request, started_at, seconds, completion),
                 **how,

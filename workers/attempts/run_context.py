@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,6 +22,7 @@ import redis.asyncio
 from aggregate.records.record import SKILL, AttemptRecord, unpack_steps
 from judges.judgment import Completion, ranges, usage
 from judges.trajectory import Trajectory
+from workers.attempts.prompts import prepend, skill_text
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel, message
 from workers.models.policy import refuses
@@ -39,8 +38,6 @@ TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times a
 LARGE_TASK_BYTES = 64 << 10
 TELL_SECONDS = 1.0
 _RANGES = ranges(Completion)
-_INTRODUCTION = "You have the following skill. Use it where it helps with the task that comes after it."
-_SHORTEST_FENCE = 4
 
 
 class RunGone(Exception):
@@ -272,8 +269,10 @@ class Run:
             source = (
                 f"run {earlier}" if earlier is not None else spec if parse(spec).kind == "replay" else None
             )
+            # An earlier run's program may be declared nowhere any more; its skill was mounted there.
             is_program = earlier is None and is_agent(spec, self.settings)
-            mounts = mounts_skills(spec, self.settings) if mode is None else mode == "mount"
+            decides = mode is None and earlier is None
+            mounts = mounts_skills(spec, self.settings) if decides else mode == "mount"
             # A stored answer is not asked for again, so the model's limit does not hold it up.
             limits = self.settings.limits_of(spec) if source is None else NO_LIMITS
             known = self._terms[spec] = Terms(source, is_program, mounts, limits)
@@ -451,28 +450,3 @@ def serve(policy: Policy | None, manifest: Manifest, task: Task | None = None) -
     """Raise NotServed where this worker leaves the run to others; tasks are asked about as they come here."""
     if (why := refuses(policy, manifest, task)) is not None:
         raise NotServed(message(f"run {manifest.run_id} is not served here: {why}"))
-
-
-def prepend(skill_text: str, prompt: str) -> str:
-    """The skill's text in front of the prompt, neither of them changed.
-
-    The fence is longer than any run of backticks in the skill, so that no skill can end it early; it depends
-    on the skill's text alone, so that a repeated run asks the very same thing.
-    """
-    return _front(skill_text) + prompt
-
-
-@lru_cache(
-    maxsize=64
-)  # the same for every attempt, and looking through a long skill takes longer than the rest of one
-def _front(skill_text: str) -> str:
-    longest = max(map(len, re.findall("`+", skill_text)), default=0)
-    fence = "`" * max(_SHORTEST_FENCE, longest + 1)
-    end = "" if skill_text.endswith("\n") else "\n"
-    return f"{_INTRODUCTION}\n\n{fence}markdown\n{skill_text}{end}{fence}\n\n"
-
-
-@lru_cache(maxsize=64)
-def skill_text(folder: Path) -> str:
-    """The text of a skill's SKILL.md."""
-    return (folder / "SKILL.md").read_text(encoding="utf-8")

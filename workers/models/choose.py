@@ -17,7 +17,7 @@ from typing import Literal, assert_never, cast, get_args
 
 from packaging.requirements import Requirement
 
-from judges.safe_text import did_you_mean
+from judges.errors import did_you_mean
 from workers.models import sim
 from workers.models.model import KEYS, UNBILLED, Model, ModelFailed, UnknownModel
 from workers.store.messages import CommandSpec, ModelSettings, Task

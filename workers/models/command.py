@@ -22,8 +22,8 @@ from typing import Any
 
 from aggregate.records import atif
 from aggregate.text import files
+from judges.errors import did_you_mean
 from judges.judgment import Completion
-from judges.safe_text import did_you_mean
 from judges.sandbox.bubblewrap import SandboxDescription
 from workers.models import steps
 from workers.models.agent_network import AgentNetwork, network_of

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from judges import conclude, text_judge
+from judges.errors import did_you_mean
 from judges.judgment import Completion, Workspace, yes_or_no
-from judges.safe_text import did_you_mean
 from judges.spec import (
     Benchmark,
     CommandCheck,
