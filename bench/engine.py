@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +127,7 @@ def options_for(folder: Path, tasks: int, pass_k: int, model: str, checks: int =
 
 def _measured(options: RunSettings, private: servers.Local, workers: list[int], server: Server) -> Measured:
     pids = [os.getpid(), private.server.pid, *workers]
+    until(lambda: not _children(workers))  # of the run before
     before = [_cpu(pid) for pid in pids]
     planned = plan.make(options)
     begun = time.monotonic()
@@ -136,6 +137,7 @@ def _measured(options: RunSettings, private: servers.Local, workers: list[int], 
     ran = time.monotonic() - begun
     until(lambda: server.store.artifacts(planned.run_id) is not None)
     wall = time.monotonic() - begun
+    until(lambda: not _children(workers))  # a child's time is known once it has ended
     producer_cpu, server_cpu, *worker_cpu = (
         _cpu(pid) - start for pid, start in zip(pids, before, strict=True)
     )
@@ -250,6 +252,14 @@ def _cpu(pid: int) -> float:
     """User and system seconds of a process and of the children it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return sum(map(int, fields[11:15])) / TICK
+
+
+def _children(pids: list[int]) -> list[str]:
+    found = []
+    for path in [path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/children")]:
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += path.read_text().split()
+    return found
 
 
 def _largest_mb(pid: int) -> float:

@@ -47,6 +47,7 @@ MAX_ERROR_CHARACTERS = 2000
 MAX_DETAILS_CHARACTERS = 10_000
 # Comparing so few characters takes less time than finding a thread for it.
 _SHORT_CHARACTERS = 20_000
+_QUICK = (Contains, Equals)
 _TOLERANCE = 1e-9
 _Amount = TypeVar("_Amount", int, float)
 # How a rubric's model is asked; a simulated one is told whether the rubric is to pass.
@@ -106,13 +107,14 @@ async def judge_all(
 
 def names(checks: Sequence[JudgeSpec]) -> list[str]:
     """What each check is called: its own name, else what it is, with a number where others are called so."""
-    taken, named = {spec.name for spec in checks if spec.name}, []
+    taken, named, numbers = {spec.name for spec in checks if spec.name}, [], dict[str, int]()
     for spec in checks:
-        name, number = spec.name or spec.kind, 1
-        while spec.name is None and name in taken:
-            number += 1
-            name = f"{spec.kind} {number}"
-        taken.add(name)
+        name = kind = spec.name or spec.kind
+        if spec.name is None:
+            while name in taken:
+                numbers[kind] = numbers.get(kind, 1) + 1
+                name = f"{kind} {numbers[kind]}"
+            taken.add(name)
         named.append(name)
     return named
 
@@ -122,11 +124,10 @@ def conclude(checks: Sequence[JudgeSpec], threshold: float | None, made: Sequenc
 
     A pass needs all required ones and, where there is a threshold, a mean score that reaches it. A required check
     that broke makes it an error, whatever the others say: else outages would hit only what would have passed.
+    Each judgment becomes its check's, and must be nobody else's: to copy it takes as long as to make it.
     """
-    made = [
-        one.model_copy(update={"check": name, "weight": spec.weight, "required": spec.required})
-        for spec, name, one in zip(checks, names(checks), made, strict=True)
-    ]
+    for spec, name, one in zip(checks, names(checks), made, strict=True):
+        vars(one).update(check=name, weight=spec.weight, required=spec.required)
     score = weighted_mean((one.score, one.weight) for one in made)
     required = [one for one in made if one.required]
     broken = [one for one in made if one.error and (one.required or (threshold is not None and one.weight))]
@@ -158,7 +159,7 @@ async def _judge(
     spec: JudgeSpec, completion: Completion, ask_about: AskAbout, workspace: Workspace
 ) -> Judgment:
     if (judged := text_judge(spec, workspace)) is not None:
-        if isinstance(spec, Contains | Equals) and len(completion.text) <= _SHORT_CHARACTERS:
+        if isinstance(spec, _QUICK) and len(completion.text) <= _SHORT_CHARACTERS:
             return judged(completion.text)
         import asyncio  # takes long to import, and whoever only reads records needs none of it
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,11 +206,14 @@ def yes_or_no(
 
 def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
     """The mean of values by their weights; None where one that has a weight is missing, or none has any."""
-    counted = [(value, weight) for value, weight in values if weight > 0]
-    known = [(value, weight) for value, weight in counted if value is not None]
-    if not known or len(known) < len(counted):
-        return None
-    return math.fsum(value * weight for value, weight in known) / math.fsum(weight for _, weight in known)
+    parts, weights = [], []
+    for value, weight in values:
+        if weight > 0:
+            if value is None:
+                return None
+            parts.append(value * weight)
+            weights.append(weight)
+    return math.fsum(parts) / math.fsum(weights) if weights else None
 
 
 @dataclass(frozen=True)
@@ -258,14 +260,14 @@ class TooSlow(Exception):
     """A judge used its second without a result."""
 
 
-@contextmanager
-def time_limit() -> Iterator[None]:
+class time_limit:  # half the time that a generator takes, for every judgment of a text
     """Within the block, `look_at_clock` raises TooSlow once the second is used."""
-    before = _deadline.set(time.thread_time() + JUDGING_SECONDS)
-    try:
-        yield
-    finally:
-        _deadline.reset(before)
+
+    def __enter__(self) -> None:
+        self._before = _deadline.set(time.thread_time() + JUDGING_SECONDS)
+
+    def __exit__(self, *problem: object) -> None:
+        _deadline.reset(self._before)
 
 
 def look_at_clock(remedy: str = "") -> float:

@@ -58,22 +58,26 @@ def storable_text(text: str) -> str:
 def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
     """Change every text of a value, also in tuples and pydantic's models; the same object where nothing changed."""
     changed: object = value
+    kind: type[object] = type(value)
     if isinstance(value, str):
         changed = change(value)
     elif isinstance(value, tuple):
-        changed = tuple(each_text(part, change) for part in value)
-    elif isinstance(value, BaseModel):
-        texts = [(name, old) for name in _text_fields(type(value)) if (old := getattr(value, name))]
+        changed = tuple([each_text(part, change) for part in value])
+    elif names := _text_fields(kind):
+        fields = vars(value)
+        texts = [(name, fields[name]) for name in names if fields[name]]
         parts = {name: new for name, old in texts if (new := each_text(old, change)) is not old}
-        changed = value.model_copy(update=parts) if parts else value
+        changed = cast("BaseModel", value).model_copy(update=parts) if parts else value
     return value if changed is value or changed == value else cast("_Value", changed)
 
 
 @cache
-def _text_fields(model: type[BaseModel]) -> tuple[str, ...]:
-    """The fields of a model that may hold text."""
-    types = {name: field.annotation for name, field in model.model_fields.items()}
-    return tuple(name for name, kind in types.items() if not {*(get_args(kind) or (kind,))} <= _NUMBERS)
+def _text_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a model that may hold text; none of what is no model."""
+    if not issubclass(kind, BaseModel):
+        return ()
+    types = {name: field.annotation for name, field in kind.model_fields.items()}
+    return tuple(name for name, held in types.items() if not {*(get_args(held) or (held,))} <= _NUMBERS)
 
 
 def strict_json(text: str) -> Any:

@@ -80,7 +80,7 @@ class _Judge(_Spec):
 
     @property
     def asks_a_model(self) -> bool:
-        return any(isinstance(leaf, Rubric) for leaf in self.leaves)
+        return any(one.asks_a_model for one in self.inner)
 
 
 CHECK_KEYS = frozenset(_Judge.model_fields)
@@ -123,6 +123,10 @@ class Rubric(_Judge):
         Field(min_length=1, exclude_if=lambda sees: sees == ["output"]),
     ] = ["output"]
     reference: Annotated[NonEmpty | None, Field(exclude_if=lambda text: text is None)] = None
+
+    @property
+    def asks_a_model(self) -> bool:
+        return True
 
     @field_validator("sees")
     @classmethod

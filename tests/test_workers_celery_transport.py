@@ -85,7 +85,7 @@ def test_a_message_that_was_taken_from_a_full_server_is_noted_and_not_lost(valke
         keys=[UNACKED, UNACKED_INDEX, "uplift:workers", *waiting_keys(LANES[0])[:1]],
         args=[0, 1, 30, message, LANES[0], LANES[0]],
     )
-    assert answer == [message.encode(), LANES[0].encode()]
+    assert answer == [message.encode(), LANES[0].encode(), b"tag"]
     client.config_set("maxmemory", 0)
     assert client.hkeys(UNACKED) == [b"tag"]
 
@@ -189,8 +189,13 @@ def test_a_message_that_nobody_can_read_holds_up_no_other(client, consumer):
     client.lpush(waiting_keys(LANES[0])[0], json.dumps({"properties": {"delivery_tag": 7}}))
     half = {"body": "a", "properties": {"delivery_tag": "half", "body_encoding": "base64"}}
     client.lpush(waiting_keys(LANES[0])[0], json.dumps(half))  # it would end one worker after another
+    decimal = b'{"__type__": "decimal", "__value__": "x"}'
+    # JSON for the server, and none, or more than text and numbers, for us.
+    for odd in (b"nan", b"0x10", b"9" * 5000, b'"\xff"', decimal, b"[" * 900 + b"]" * 900):
+        text = b'{"odd": ' + odd + b', "properties": {"delivery_tag": "odd"}}'
+        client.lpush(waiting_keys(LANES[0])[0], text)
     put(client, LANES[0], "good")
-    assert take(consumer, 10) == ["good"]
+    assert take(consumer, 20) == ["good"]
     assert client.hkeys(UNACKED) == [b"good"]
 
 

@@ -6,10 +6,10 @@ a field of the record, add its line; one that is computed also gets its value in
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -178,7 +178,17 @@ _KEY_FIELDS = itemgetter(*KEY)
 _ATTEMPT = itemgetter(*_fields(ATTEMPTS), *_fields(ATTEMPTS, "record").values())
 _COMPLETION = itemgetter(*_fields(ATTEMPTS, "completion").values())
 _NO_COMPLETION = _COMPLETION(vars(Completion()))
-_COMPUTED_OF_JUDGE = itemgetter(*_fields(_OWN))
+# In the order of `_judgment`.
+_COMPUTED_OF_JUDGE = [
+    "member",
+    "check",
+    "passed",
+    "judge_impl_rate",
+    "n_matched",
+    "n_missed",
+    "details",
+    "error",
+]
 _JUDGMENT = itemgetter(*_fields(_OWN, "judgment").values())
 _CRITERION = itemgetter(*_fields(CRITERIA, "criterion").values())
 
@@ -187,7 +197,7 @@ ATTEMPT_ROW = [name for part in ("", "record", "completion") for name in _fields
 CHECK_ROW = [name for name in CHECKS if name not in _KEYS]
 # The tables below that of attempts, each with how its rows hold their columns.
 BELOW = {
-    "judgments": ([name for part in ("", "judgment") for name in _fields(_OWN, part)], JUDGMENTS),
+    "judgments": ([*_COMPUTED_OF_JUDGE, *_fields(_OWN, "judgment")], JUDGMENTS),
     "criteria": (["member", "check", "judge", "judge_model", *_fields(CRITERIA, "criterion")], CRITERIA),
     "checks": (CHECK_ROW, CHECKS),
 }
@@ -195,7 +205,9 @@ _OUTCOME, _COST, _TURNS, _STARTED, _WORKER, _CACHED = map(
     ATTEMPT_ROW.index, ("outcome", "cost_usd", "turns", "started_at", "worker", "cached")
 )
 
-_BY, _REQUIRED, _PASSED = map(CHECK_ROW.index, ("by", "required", "passed"))
+_BY, _REQUIRED, _WEIGHT, _PASSED = map(CHECK_ROW.index, ("by", "required", "weight", "passed"))
+_SUMS = ("judge_cost_usd", "judge_input_tokens", "judge_output_tokens")
+_TOGETHER = itemgetter("score", "impl_rate", "panel_missing", "matched", "missed", *_SUMS)
 
 # A judged outcome wins over one that was not, when an attempt has two records.
 _RANK = {"passed": 1, "failed": 2, "timeout": 3, "error": 4, "skipped": 5}
@@ -358,51 +370,54 @@ def _several(judgments: Iterable[Judgment]) -> tuple[list[Row], list[Row], dict[
     by_check: dict[str, list[Judgment]] = {}
     for one in judgments:
         by_check.setdefault(one.check or one.judge, []).append(one)
-    judges, criteria, checks, parts = list[Row](), list[Row](), list[Row](), []
+    judges, criteria, checks, parts = list[Row](), list[Row](), list[Row](), list[Row]()
     for name, said in by_check.items():
-        first = said[0]
+        first, passes = vars(said[0]), [one.passed for one in said]
         rows, points, part = _judges(said, name)
         judges += rows
         criteria += points
-        by = "model" if first.by_model else "program"
-        passed = None if any(one.passed is None for one in said) else float(all(one.passed for one in said))
-        details = first.details[:DETAIL_CHARACTERS] or None
-        checks.append((name, first.judge, by, first.required, first.weight, passed, part["score"], details))
+        by = "model" if said[0].by_model else "program"
+        passed = None if None in passes else float(all(passes))
+        details = first["details"][:DETAIL_CHARACTERS] or None
+        known = (first["required"], first["weight"], passed, part["score"], details)
+        checks.append((name, first["judge"], by, *known))
         if not part["has_concepts"] and passed is not None:
             part["matched" if passed else "missed"] = (name,)
-        parts.append((first.weight, part))
-    sums = ("judge_cost_usd", "judge_input_tokens", "judge_output_tokens")
+        parts.append(_TOGETHER(part))
+    scores, rates, missing, matched, missed, *sums = zip(*parts, strict=True)
+    weights = [row[_WEIGHT] for row in checks]
+    score = _mean(scores, weights)
     together = {
-        **{name: _total(part[name] for _, part in parts) for name in sums},
-        **{name: _mean([(part[name], weight) for weight, part in parts]) for name in ("score", "impl_rate")},
-        **{
-            name: tuple(sorted({item for _, part in parts for item in part[name]}))
-            for name in ("matched", "missed")
-        },
-        "panel_missing": sum(part["panel_missing"] for _, part in parts),
+        "score": score,
+        "impl_rate": score if rates == scores else _mean(rates, weights),
+        "panel_missing": sum(missing),
+        "matched": tuple(sorted(set(chain.from_iterable(matched)))),
+        "missed": tuple(sorted(set(chain.from_iterable(missed)))),
         "has_concepts": True,
+        **dict(zip(_SUMS, map(_total, sums), strict=True)),
     }
     return judges, criteria, together, checks
 
 
-def _mean(values: list[tuple[float | None, float]]) -> float | None:
-    known = [(None if value is None or math.isnan(value) else value, weight) for value, weight in values]
-    return weighted_mean(known)
+def _mean(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
+    # Equal to itself is all but NaN.
+    known = [value if value == value else None for value in values]
+    return weighted_mean(zip(known, weights, strict=True))
 
 
 def _judgment(member: int, facts: dict[str, Any], rate: float | None, check: str | None = None) -> Row:
     passed, details, error = facts["passed"], facts["details"], facts["error"]
-    computed = {
-        "member": member,
-        "check": check,
-        "passed": None if passed is None else float(passed),
-        "judge_impl_rate": rate,
-        "n_matched": len(facts["matched"]),
-        "n_missed": len(facts["missed"]),
-        "details": details[:DETAIL_CHARACTERS] if details else None,
-        "error": error[:DETAIL_CHARACTERS] if error else None,
-    }
-    return (*_COMPUTED_OF_JUDGE(computed), *_JUDGMENT(facts))
+    return (
+        member,
+        check,
+        None if passed is None else float(passed),
+        rate,
+        len(facts["matched"]),
+        len(facts["missed"]),
+        details[:DETAIL_CHARACTERS] if details else None,
+        error[:DETAIL_CHARACTERS] if error else None,
+        *_JUDGMENT(facts),
+    )
 
 
 def _judges(

@@ -15,9 +15,9 @@ _UNSEEN_SPACES = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"), " ")
 def contains(spec: Contains, text: str) -> Judgment:
     """Score is the share of conditions met; both sides are compared after casefold and NFC."""
     text = folded(text)
-    matched = tuple(wanted for wanted in spec.expected if _holds(text, wanted))
-    missed = tuple(wanted for wanted in spec.expected if wanted not in matched)
-    found = tuple(banned for banned in spec.forbidden if _holds(text, banned))
+    matched = [wanted for wanted in spec.expected if _holds(text, wanted)]
+    missed = [wanted for wanted in spec.expected if wanted not in matched]
+    found = [banned for banned in spec.forbidden if _holds(text, banned)]
     conditions = len(spec.expected) + len(spec.forbidden)
     complaints = []
     if missed:
@@ -29,8 +29,8 @@ def contains(spec: Contains, text: str) -> Judgment:
         passed=not complaints,
         score=(conditions - len(missed) - len(found)) / conditions,
         details="; ".join(complaints) or f"all {conditions} conditions met",
-        matched=matched,
-        missed=missed,
+        matched=tuple(matched),
+        missed=tuple(missed),
     )
 
 

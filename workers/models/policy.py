@@ -58,6 +58,8 @@ def _of_run(policy: Policy | None, manifest: Manifest) -> Iterator[str]:
         yield f"it has {manifest.grid.attempts:,} attempts, and {policy.largest_run:,} are allowed"
     if manifest.sandbox == "off" and policy.least_sandbox != "off":
         yield f"it asks for no sandbox, and {policy.least_sandbox} is the least"
+    if manifest.settings.params.keys() & {"model", "models"}:
+        yield "its parameters name another model than those that it says it asks"
     if manifest.settings.network == "open" and "*" not in policy.serve_hosts:
         yield "it asks for an open network, which serve_hosts does not allow"
     rejudged = manifest.rejudged_from is not None

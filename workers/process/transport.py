@@ -196,8 +196,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
         taken = self._taken(answer[1], lane)
         self.qos.noted = lane in _OURS
         try:
-            for text, name in taken:
-                message = self._read(text) if name else None
+            for text, name, tag in taken:
+                message = self._read(text, tag) if name else None
                 if message is not None:
                     self.connection._deliver(message, name)
                 else:
@@ -206,27 +206,28 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]  # as above
             self.qos.noted = False
         return True
 
-    def _taken(self, first: bytes, lane: str) -> list[tuple[bytes, str]]:
-        """The message at hand, noted as taken, and more of what waits; each with its lane, if it can be read."""
+    def _taken(self, first: bytes, lane: str) -> list[tuple[bytes, str, bytes]]:
+        """The message at hand, noted as taken, and more of what waits; each with lane and tag, if it can be read."""
         if lane not in _OURS:  # an answer to `celery inspect`, which nobody acknowledges
-            return [(first, lane)]
+            return [(first, lane, b"")]
         lanes = self._open_lanes()
         lists = zip(*map(waiting_keys, lanes), strict=True)
         taken = self._take(
             keys=[UNACKED, UNACKED_INDEX, WORKERS, *(key for step in lists for key in step)],
             args=[time.time(), self.qos.can_consume_max_estimate() or 1, SEEN_SECONDS, first, lane, *lanes],
         )
-        return [(text, name.decode()) for text, name in zip(taken[::2], taken[1::2], strict=True)]
+        parts = zip(taken[::3], taken[1::3], taken[2::3], strict=True)
+        return [(text, name.decode(), tag) for text, name, tag in parts]
 
-    def _read(self, text: bytes) -> Any:
+    def _read(self, text: bytes, tag: bytes) -> Any:
         """A message as kombu delivers it; None for one that nobody can read, which is forgotten on the server too."""
         try:
             message = loads(bytes_to_str(text))
             self.Message(message, channel=self)
             if self.qos.noted and not _is_job(message):
                 raise ValueError("no job of ours")
-        except (ValueError, TypeError, LookupError, AttributeError):
-            tag = json.loads(text)["properties"]["delivery_tag"]  # take.lua has read as much
+        # What the server's reader takes for JSON, ours may not; kombu makes Decimals and more of it.
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             self._create_client().pipeline().zrem(self.unacked_index_key, tag).hdel(
                 self.unacked_key, tag
             ).execute()

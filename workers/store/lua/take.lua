@@ -5,7 +5,7 @@
 --       wait: those of all lanes for the highest priority, then for the next
 -- ARGV: now (seconds), how many there is room for, seconds after which a worker is not alive, the message at hand, its
 --       lane, then the lanes in the order of their lists
--- Returns each message, and its lane after it; of one that cannot be read, which is not noted, the lane is empty.
+-- Returns each message, its lane and its tag; both are empty of one that cannot be read, which is not noted.
 redis.call('HDEL', KEYS[1], '') -- a full server lets a script go on whose first write needs no room: nothing gets lost
 local lanes = math.max(1, #ARGV - 5) -- none where a worker leaves; a step of 0 would never end
 local answers, lengths, waiting = {}, {}, 0
@@ -14,7 +14,8 @@ local function take(message, lane)
   local read, fields = pcall(cjson.decode, message)
   local tag = read and type(fields) == 'table' and type(fields.properties) == 'table' and fields.properties.delivery_tag
   local noted = type(tag) == 'string'
-  answers[#answers + 1], answers[#answers + 2] = message, noted and lane or ''
+  local parts = #answers
+  answers[parts + 1], answers[parts + 2], answers[parts + 3] = message, noted and lane or '', noted and tag or ''
   if not noted then return end
   redis.call('HSET', KEYS[1], tag, '[' .. message .. ', "", ' .. cjson.encode(lane) .. ']')
   redis.call('ZADD', KEYS[2], ARGV[1], tag)
