@@ -324,7 +324,8 @@ def _diagnosis(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
 
 def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The tasks that lost at least half of their attempts, worst first, and how many gained as much."""
-    broke, mended = _moved(artifact, -1), len(_moved(artifact, 1))
+    broke, gained = _moved(artifact)
+    mended = len(gained)
     if not broke and not mended:
         return None
     said, values = [], Values(broke=len(broke), mended=mended)
@@ -342,11 +343,13 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     return _line("tasks", " · ".join(said), values)
 
 
-def _moved(artifact: Artifact, side: int) -> list[str]:
-    """The tasks that lost (-1) or gained (1) at least half of their attempts, largest difference first."""
-    differences = {task: mine - other for task, (mine, other) in task_rates(pairs(artifact)).items()}
-    far = [task for task, difference in differences.items() if side * difference >= BROKEN - 1e-9]
-    return sorted(far, key=lambda task: (-side * differences[task], task))
+def _moved(artifact: Artifact) -> tuple[list[str], list[str]]:
+    """The tasks that lost and those that gained at least half of their attempts, largest difference first."""
+    rates = task_rates(pairs(artifact)).items()
+    far = [(mine - other, task) for task, (mine, other) in rates if abs(mine - other) >= BROKEN - 1e-9]
+    lost = sorted(entry for entry in far if entry[0] < 0)
+    gained = sorted((-difference, task) for difference, task in far if difference > 0)
+    return [task for _, task in lost], [task for _, task in gained]
 
 
 def _gate(artifact: Artifact, state: AnswerState) -> AnswerLine:
@@ -434,11 +437,12 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
         yield (f"first {wrong[0].remedy}, then run it again",)
     if state == "cannot_tell":
         yield _more(artifact)
-    if (broke := _moved(artifact, -1)) and state in _COMPARED:
-        yield "read what broke", "show", run, broke[0]
     if state in _COMPARED:
+        broke, gained = _moved(artifact)
+        if broke:
+            yield "read what broke", "show", run, broke[0]
         moved = [one.task_id for one in artifact.changes]  # losses first
-        gained = _moved(artifact, 1) or moved or [one.task_id for one, _ in pairs(artifact)]
+        gained = gained or moved or [one.task_id for one, _ in pairs(artifact)]
         if state in ("better", "no_worse") and not artifact.simulated and artifact.rejudged_from is None:
             named = ("--candidate-id", artifact.candidate_id) if artifact.candidate_id else ()
             yield "make it the baseline of later runs", "bless", run, *named

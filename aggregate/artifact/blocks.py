@@ -163,7 +163,8 @@ def consistency_block(attempts: pd.DataFrame, tasks: pd.DataFrame, arm: str) -> 
 
     With several models a task is named with its model. Per-task numbers of all others are in the tasks frame.
     """
-    scored = attempts[(attempts["arm"] == arm) & attempts["score"].notna()]
+    of_arm = (attempts["arm"] == arm) & attempts["score"].notna()
+    scored = attempts.loc[of_arm, ["task", "model", "matched", "has_concepts"]]
     matched = _matched(scored)
     having = scored[scored["has_concepts"]]
     with_concepts = set(zip(values(having["task"]), values(having["model"]), strict=True))

@@ -392,7 +392,7 @@ def _groupings(view: _Candidate) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _arm_errors(attempts: pd.DataFrame, arm: str) -> ArmErrors:
-    run = attempts[(attempts["arm"] == arm) & (attempts["outcome"] != "skipped")]
+    run = attempts.loc[(attempts["arm"] == arm) & (attempts["outcome"] != "skipped"), ["outcome", "error"]]
     failed = run[run["outcome"] == "error"]
     messages = tuple(plain(message, _MESSAGE) for message in failed["error"].dropna())
     return ArmErrors(len(run), len(failed), messages)
@@ -429,7 +429,8 @@ def _units(paired: pd.DataFrame) -> set[tuple[str, str]]:
 
 
 def _of(frame: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
-    return frame[frame["arm"].isin(arms)]
+    chosen = frame["arm"].isin(arms)
+    return frame if chosen.all() else frame[chosen]  # most runs have no other arm
 
 
 @dataclass(frozen=True)

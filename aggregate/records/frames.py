@@ -165,8 +165,10 @@ def _below(
     shared = [*rows.KEY, "tier"]
     own = {name: column for name, column in columns.items() if name not in shared}
     frame, bad = _frame([row for row_list in row_lists for row in row_list], order, own)
-    keys = attempts[shared].take(np.repeat(np.arange(len(row_lists)), list(map(len, row_lists))))
-    return pd.concat([keys.reset_index(drop=True), frame], axis=1), bad
+    keys, lengths = attempts[shared], list(map(len, row_lists))
+    if lengths.count(1) < len(lengths):
+        keys = keys.take(np.repeat(np.arange(len(lengths)), lengths)).reset_index(drop=True)
+    return pd.concat([keys, frame], axis=1), bad
 
 
 def _series(column: Iterable[Any], kind: Kind) -> pd.Series[Any]:

@@ -15,14 +15,14 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, cast
 
 import redis
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from aggregate.formulas.verdict import WEAK_BASELINE
 from aggregate.records.record import SKILL, AttemptRecord
@@ -50,6 +50,8 @@ COMPRESSED_BYTES = 1000
 MOST_TASK_BYTES = 64 << 20
 _PAGE = 500
 _FIRST_PAGE = 2
+# Faster than the model's own method, for every record of a run.
+_read: Callable[[bytes], AttemptRecord] = TypeAdapter(AttemptRecord).validator.validate_json
 
 _Field = bytes | bytearray | memoryview | str | int | float
 
@@ -149,7 +151,7 @@ def pack(record: AttemptRecord) -> bytes:
 
 
 def unpack(data: bytes) -> AttemptRecord:
-    return AttemptRecord.model_validate_json(data if data[:1] == b"{" else zlib.decompress(data))
+    return _read(data if data[:1] == b"{" else zlib.decompress(data))
 
 
 def pack_steps(trajectory: Trajectory) -> tuple[str, bytes]:
