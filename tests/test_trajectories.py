@@ -24,7 +24,7 @@ from aggregate.records import atif
 from aggregate.records.record import AttemptRecord, KeptSteps
 from judges.judgment import Completion
 from judges.trajectory import Step, ToolCall, Trajectory
-from producer.display import run_list
+from producer.display import attempts
 from producer.runs import collect
 from producer.state_root import Places
 from workers.models.claude_code import Stream
@@ -462,7 +462,7 @@ def a_run(folder: Path) -> tuple[Places, list[AttemptRecord]]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_steps_are_a_list_that_fits_the_terminal(tmp_path: Path, width: int) -> None:
     places, records = a_run(tmp_path)
-    text = run_list.step_texts(records, places, "r", width)
+    text = attempts.step_texts(records, places, "r", width)
     assert max(map(len, text.splitlines())) <= width
     assert '→ Bash {"command": "echo hi; ls"}' in text
     assert "✗ " in text
@@ -477,14 +477,14 @@ def test_a_hostile_attempt_moves_no_cursor(tmp_path: Path) -> None:
         for one in nasty:
             archive.writestr(f"{pack_steps(one)[0]}.gz", pack_steps(one)[1])
     shown = [a_record("t", trajectory=pack_steps(one)[0]) for one in nasty]
-    text = run_list.step_texts(shown, places, "r", 80)
+    text = attempts.step_texts(shown, places, "r", 80)
     assert not {"\x1b", "\x07", "\u202e", "\r", "\x00"} & set(text)
     assert len(text) < 1_000_000
 
 
 def test_every_exported_file_is_accepted(tmp_path: Path) -> None:
     places, records = a_run(tmp_path)
-    assert run_list.export(records, places, "r", tmp_path / "out") == len(ALL)
+    assert attempts.export(records, places, "r", tmp_path / "out") == len(ALL)
     files = list((tmp_path / "out").iterdir())
     assert len(files) == len(ALL)
     for file in files:
@@ -495,7 +495,7 @@ def test_a_damaged_archive_has_no_steps_and_breaks_nothing(tmp_path: Path) -> No
     places, records = a_run(tmp_path)
     for damage in (b"", b"no zip", places.steps("r").read_bytes()[:-100]):
         places.steps("r").write_bytes(damage)
-        assert "they are not in this state root" in run_list.step_texts(records[:1], places, "r", 80)
+        assert "they are not in this state root" in attempts.step_texts(records[:1], places, "r", 80)
     with zipfile.ZipFile(places.steps("r"), "w") as archive:
         for data in (b"no gzip", gzip.compress(b"[]"), gzip.compress(b"0" * 80_000_000)):
             archive.writestr(f"{hashlib.sha256(data).hexdigest()}.gz", data)
