@@ -95,7 +95,7 @@ def test_what_claude_code_refused_or_cut_is_an_answer_that_is_paid_for_once(
 ) -> None:
     provider.script({"stop": stop, "text": "", **CALL})
     environment = {"ANTHROPIC_BASE_URL": provider.url, "ANTHROPIC_API_KEY": KEY}
-    words = standalone(a_suite(tmp_path, 1), "--model", "claude-code:claude-sonnet-4-5")
+    words = standalone(a_suite(tmp_path, 1), "--model", "claude-code:claude-sonnet-4-5", "--unloaded", "warn")
     ended = uplift(*words, cwd=tmp_path, env=environment)
     bill = len(provider.asked()) * CALL_USD
     artifact = the_artifact(tmp_path)

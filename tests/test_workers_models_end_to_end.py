@@ -146,7 +146,8 @@ def test_claude_code_runs_both_arms_and_only_the_candidate_is_offered_the_skill(
     tmp_path: Path, provider: Provider
 ) -> None:
     provider.script({"text": "hello", "input_tokens": 1000, "output_tokens": 100})
-    ended = evaluate(tmp_path, provider, "claude-code:claude-sonnet-4-5")
+    # The stand-in answers at once and loads nothing.
+    ended = evaluate(tmp_path, provider, "claude-code:claude-sonnet-4-5", flags=("--unloaded", "warn"))
     assert ended.code == 0, ended.err
     offered = ["Say zebra." in json.dumps(one["body"]) for one in provider.asked()]
     assert sorted(offered) == [False] * 3 + [True] * 3
