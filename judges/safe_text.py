@@ -58,12 +58,11 @@ def storable_text(text: str) -> str:
 def each_text(value: _Value, change: Callable[[str], str]) -> _Value:
     """Change every text of a value, also in tuples and pydantic's models; the same object where nothing changed."""
     changed: object = value
-    kind: type[object] = type(value)
     if isinstance(value, str):
         changed = change(value)
     elif isinstance(value, tuple):
         changed = tuple([each_text(part, change) for part in value])
-    elif names := _text_fields(kind):
+    elif names := _text_fields(type(value)):  # type: ignore[arg-type]  # mypy: not every value's hash is one
         fields = vars(value)
         texts = [(name, fields[name]) for name in names if fields[name]]
         parts = {name: new for name, old in texts if (new := each_text(old, change)) is not old}

@@ -390,7 +390,7 @@ def all_at_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     workspace = Workspace(suite=suite, left=left, sandbox="off" if way == "plain" else "required")
     before, tempfile.tempdir = children(), str(folder)
     try:
-        result = pytest_file._run(work, workspace, threading.Event())
+        result = pytest_file._run(work, workspace, None, threading.Event())
     finally:
         tempfile.tempdir = None
     warm_pool.close()

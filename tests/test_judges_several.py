@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,28 @@ async def test_what_was_not_kept_is_not_absent_and_does_not_exist(left: Path) ->
     assert (await alone({"type": "files", "exists": ["big.bin"]}, "", left=left)).passed is False
     (left / LEFT_OUT).write_text("big.bin\n…")
     assert (await alone({"type": "files", "absent": ["big"]}, "", left=left)).passed is False
+
+
+async def test_links_out_of_an_agents_folder_are_no_files_of_it(tmp_path: Path) -> None:
+    """Runs keep plain files alone; this is for whoever judges a folder as it was left."""
+    left, suite = tmp_path / "left", tmp_path / "suite"
+    left.mkdir()
+    (suite / "fixtures").mkdir(parents=True)
+    (suite / "fixtures" / "same").write_text("the same")
+    (left / "out.csv").symlink_to("/etc/passwd")
+    (left / "etc").symlink_to("/etc")
+    (left / "same").symlink_to(suite / "fixtures" / "same")
+    (left / "gone").symlink_to("nowhere")
+    os.mkfifo(left / "pipe")
+    settings: dict[str, Any] = {
+        "type": "files",
+        "exists": ["out.csv", "etc/", "etc/passwd", "pipe"],
+        "absent": ["gone"],
+        "unchanged": ["same"],
+        "contains": {"out.csv": ["root"], "etc/passwd": ["root"], "pipe": ["x"]},
+    }
+    judgment = await alone(settings, "", left=left, suite=suite)
+    assert (judgment.passed, judgment.score) == (False, 0.0), judgment.matched
 
 
 async def test_files_of_a_model_that_is_no_agent_are_an_error() -> None:

@@ -11,7 +11,7 @@ from running import a_suite, uplift
 from aggregate.records.record import AttemptRecord
 from judges.judgment import Completion
 from producer.display import progress
-from producer.display.run_list import failure_texts
+from producer.display.attempts import failure_texts
 from producer.runs.evaluate import RunContext, named
 from producer.state_root import InvalidId, Places
 from workers.store.run_store import UnknownRun

@@ -9,8 +9,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import time
+import tracemalloc
 import zipfile
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,14 @@ from builders import a_record
 from aggregate.records import atif
 from aggregate.records.record import AttemptRecord, KeptSteps
 from judges.judgment import Completion
-from judges.trajectory import Trajectory
-from producer.display import run_list
+from judges.trajectory import Step, ToolCall, Trajectory
+from producer.display import attempts
 from producer.runs import collect
 from producer.state_root import Places
 from workers.models.claude_code import Stream
 from workers.models.command import PRESETS, Command
 from workers.models.model import Request
-from workers.models.steps import LONGEST_RESULT, MOST_CHARACTERS, CodexEvents, Marks, Trace
+from workers.models.steps import LONGEST_RESULT, MOST_CHARACTERS, MOST_STEPS, CodexEvents, Marks, Trace
 from workers.store.messages import ModelSettings
 from workers.store.run_store import pack_steps
 
@@ -329,17 +331,109 @@ def test_fifty_megabytes_of_a_result_are_a_few_thousand_characters() -> None:
     trace.observed = True
     for number in range(10):
         trace.call(trace.step("agent"), str(number), "Bash", {"command": "x" * 10_000_000})
-        trace.result(str(number), "x" * 50_000_000, failed=False)
+        trace.result(str(number), "x" * 20_000_000, failed=False)
     trajectory = trace.trajectory()
     assert trajectory is not None
     assert len(trajectory.model_dump_json()) < 500_000
+
+
+def begin(key: str, parent: str | None = None, **more: Any) -> bytes:
+    said = {"type": "message_start", "message": {"id": key, "model": "m", **more}}
+    return json.dumps({"type": "stream_event", "event": said, "parent_tool_use_id": parent}).encode()
+
+
+def say(key: str, *blocks: dict[str, Any], parent: str | None = None) -> bytes:
+    message = {"id": key, "content": blocks}
+    return json.dumps({"type": "assistant", "message": message, "parent_tool_use_id": parent}).encode()
+
+
+CUT = json.dumps(
+    {"type": "stream_event", "event": {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}}
+).encode()
+LARGE = "x" * 1_000_000
+FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "calls that say a lot of themselves": lambda: (begin(str(n), junk=LARGE) for n in range(40)),
+    "usage with many names": lambda: (begin(str(n), usage={LARGE: n}) for n in range(40)),
+    "long ids": lambda: (begin(f"{n}{LARGE}", f"{n}{LARGE}") for n in range(40)),
+    "long ids of tools": lambda: (
+        say(f"{n}{LARGE}", {"type": "tool_use", "id": f"{n}{LARGE}", "name": LARGE}) for n in range(40)
+    ),
+    "an answer that is cut for ever": lambda: (
+        line
+        for n in range(40)
+        for line in (begin(str(n)), say(str(n), {"type": "text", "text": LARGE}), CUT)
+    ),
+    "many texts in one step": lambda: iter(
+        [say("a", *[{"type": "text", "text": LARGE}] * 10, *[{"type": "text", "text": "y" * 200}] * 20_000)]
+    ),
+    "many models and denials": lambda: iter(
+        [json.dumps({"type": "result", "modelUsage": {str(n): {"inputTokens": 1} for n in range(5_000)},
+          "permission_denials": [{"tool_name": f"{n}{LARGE[:500]}"} for n in range(2_000)]}).encode()]
+    ),
+    "many results of nothing": lambda: (
+        json.dumps({"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "?"}] * 20_000}})
+        .encode() for _ in range(2)
+    ),
+    "many messages": lambda: (say(str(n)) for n in range(10_000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_takes_little_of_a_workers_memory_and_time(name: str) -> None:
+    """A worker reads all its agents' streams in one thread: while it is at one, the others wait."""
+    stream = Stream(trace := Trace())
+    for number in range(200):
+        stream.read(say(f"s{number}", *[{"type": "tool_use", "id": f"c{number}", "name": "Bash"}] * 25))
+    stream.read(begin("first"))
+    stream.completion(ModelSettings())  # imports the prices
+    flood = list(FLOODS[name]())
+    tracemalloc.start()
+    begun = time.thread_time()
+    for line in flood:
+        stream.read(line)
+    completion, trajectory = stream.completion(ModelSettings()), trace.trajectory()
+    seconds = time.thread_time() - begun
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Of the result, the line itself is kept.
+    assert kept < 35_000_000 + (len(flood[0]) if "modelUsage" in str(flood[0][:40]) else 0)
+    assert seconds < 15  # with memory traced; each took minutes, or some hundred MB
+    assert trajectory is not None
+    assert len(trajectory.steps) <= MOST_STEPS + 60
+    assert len(completion.model_dump_json()) < 10_000_000
+
+
+def test_sub_agents_of_sub_agents_have_an_end() -> None:
+    chain = [
+        say(f"s{n}", {"type": "tool_use", "id": f"c{n}", "name": "Task"}, parent=f"c{n - 1}" if n else None)
+        for n in range(2000)
+    ]
+    trajectory, _ = claude(chain)
+    assert len(trajectory.steps) == 2001
+    text = json.dumps(atif.document(trajectory))
+    assert 15 < text.count('"subagent_trajectories"') <= 20
+    assert all(f'"call-{number}"' in text for number in (1, 20, 1000, 2000))
+    Atif.model_validate(json.loads(text))
+
+
+@pytest.mark.parametrize("within", [[1, 1], [2, 1], [None, 1, 1], [7, 7]])
+def test_forged_steps_that_go_in_a_circle_are_a_document(within: list[int | None]) -> None:
+    calls = [[ToolCall(number=number, name="Task")] for number in (1, 2, 1)]
+    steps = [
+        Step(source="agent", calls=tuple(made), within=inside)
+        for made, inside in zip(calls, within, strict=False)
+    ]
+    first = Step(source="user", text="?")
+    json.dumps(atif.document(Trajectory(steps=(first, *steps))))
 
 
 @pytest.mark.parametrize(
     "told",
     [None, [], {}, {"schema_version": "ATIF-v2.0"}, {"schema_version": "ATIF-v1.8", "steps": 3},
      {"schema_version": "ATIF-v1.8", "steps": [3, {"source": "agent", "message": {"a": []}, "tool_calls": [{}, 7],
-      "metrics": {"prompt_tokens": -1, "cost_usd": "much"}, "observation": {"results": [{"source_call_id": []}]}}]}],
+      "metrics": {"prompt_tokens": -1, "cost_usd": "much"}, "observation": {"results": [{"source_call_id": []}]}}]},
+     {"schema_version": "ATIF-v1.8", "subagent_trajectories": [{"trajectory_id": []}], "steps": [{"source": "agent",
+      "observation": {"results": [{"subagent_trajectory_ref": [{"trajectory_id": {}}]}]}}]}],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_breaks_nothing(told: Any) -> None:
     trace = Trace()
@@ -347,7 +441,6 @@ def test_a_file_that_makes_no_sense_breaks_nothing(told: Any) -> None:
         atif.note(told, trace)
     except ValueError:
         assert trace.trajectory() is None
-    assert replace(Request(""), trace=trace).trace is trace
 
 
 def a_run(folder: Path) -> tuple[Places, list[AttemptRecord]]:
@@ -369,7 +462,7 @@ def a_run(folder: Path) -> tuple[Places, list[AttemptRecord]]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_steps_are_a_list_that_fits_the_terminal(tmp_path: Path, width: int) -> None:
     places, records = a_run(tmp_path)
-    text = run_list.step_texts(records, places, "r", width)
+    text = attempts.step_texts(records, places, "r", width)
     assert max(map(len, text.splitlines())) <= width
     assert '→ Bash {"command": "echo hi; ls"}' in text
     assert "✗ " in text
@@ -384,14 +477,14 @@ def test_a_hostile_attempt_moves_no_cursor(tmp_path: Path) -> None:
         for one in nasty:
             archive.writestr(f"{pack_steps(one)[0]}.gz", pack_steps(one)[1])
     shown = [a_record("t", trajectory=pack_steps(one)[0]) for one in nasty]
-    text = run_list.step_texts(shown, places, "r", 80)
+    text = attempts.step_texts(shown, places, "r", 80)
     assert not {"\x1b", "\x07", "\u202e", "\r", "\x00"} & set(text)
     assert len(text) < 1_000_000
 
 
 def test_every_exported_file_is_accepted(tmp_path: Path) -> None:
     places, records = a_run(tmp_path)
-    assert run_list.export(records, places, "r", tmp_path / "out") == len(ALL)
+    assert attempts.export(records, places, "r", tmp_path / "out") == len(ALL)
     files = list((tmp_path / "out").iterdir())
     assert len(files) == len(ALL)
     for file in files:
@@ -402,7 +495,7 @@ def test_a_damaged_archive_has_no_steps_and_breaks_nothing(tmp_path: Path) -> No
     places, records = a_run(tmp_path)
     for damage in (b"", b"no zip", places.steps("r").read_bytes()[:-100]):
         places.steps("r").write_bytes(damage)
-        assert "they are not in this state root" in run_list.step_texts(records[:1], places, "r", 80)
+        assert "they are not in this state root" in attempts.step_texts(records[:1], places, "r", 80)
     with zipfile.ZipFile(places.steps("r"), "w") as archive:
         for data in (b"no gzip", gzip.compress(b"[]"), gzip.compress(b"0" * 80_000_000)):
             archive.writestr(f"{hashlib.sha256(data).hexdigest()}.gz", data)

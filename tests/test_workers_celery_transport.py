@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -141,16 +142,16 @@ def consumer(app):
         yield SimpleNamespace(connection=connection, channel=channel, got=got)
 
 
-NOTHING = "W1tdLCB7fSwge31d"  # [[], {}, {}]
+NOTHING = b"[[], {}, {}]"
 
 
-def put(client, lane, *names, step=0):
+def put(client, lane, *names, step=0, body=NOTHING):
     for name in names:
         properties = {"delivery_tag": name, "delivery_info": {"exchange": "", "routing_key": lane}}
         kind = {"content-type": "application/json", "content-encoding": "utf-8"}
         headers = {"task": "uplift.run_batch", "id": name}
         message = {
-            "body": NOTHING,
+            "body": b64encode(body).decode(),
             "headers": headers,
             "properties": {**properties, "body_encoding": "base64"},
         }
@@ -194,6 +195,9 @@ def test_a_message_that_nobody_can_read_holds_up_no_other(client, consumer):
     for odd in (b"nan", b"0x10", b"9" * 5000, b'"\xff"', decimal, b"[" * 900 + b"]" * 900):
         text = b'{"odd": ' + odd + b', "properties": {"delivery_tag": "odd"}}'
         client.lpush(waiting_keys(LANES[0])[0], text)
+    # Celery would fail where nobody looks, and keep the room of such a batch for ever.
+    put(client, LANES[0], "late", body=b"[[" + decimal + b"], {}, {}]")
+    put(client, LANES[0], "wide", body=NOTHING.decode().encode("utf-16"))
     put(client, LANES[0], "good")
     assert take(consumer, 20) == ["good"]
     assert client.hkeys(UNACKED) == [b"good"]

@@ -20,7 +20,8 @@ import redis.asyncio
 from conftest import refusing_writes
 from submitting import RUN, a_stored_run
 
-from workers.attempts.run_context import Breaker, Run
+from workers.attempts.breaker import Breaker
+from workers.attempts.run_context import Run
 from workers.process import heartbeat as leases
 from workers.process.bootsteps import Idleness, tolerated
 from workers.process.celery_app import App

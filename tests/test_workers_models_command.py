@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -593,7 +592,7 @@ async def test_the_real_program_asks_the_named_model_uses_its_tools_and_sees_the
         monkeypatch.delenv("GEMINI_API_KEY", raising=False)
         model = model_for(f"command:{preset}:{NAMED[preset]}", ModelSettings())
         asked = [Request("which platforms?", workspace=tmp_path / "workspace", sandbox=sandbox)]
-        said = await model.complete(replace(asked[0], skill=tmp_path / "zebra"))
+        said = await model.complete(asked[0]._replace(skill=tmp_path / "zebra"))
         offered = len(stand_in.asked)
         await model.complete(asked[0])
     assert said.text == "iOS"
@@ -686,7 +685,7 @@ async def stepping(request: Request, where: str = "{workspace}", seconds: str = 
         skill_folder="{workspace}/skills",
     )
     model = model_for("command:it", ModelSettings(commands={"it": command}))
-    request = replace(request, trace=Trace())
+    request = request._replace(trace=Trace())
     with suppress(ModelTimedOut):
         await model.complete(request)
     assert isinstance(request.trace, Trace)

@@ -14,8 +14,8 @@ import pytest
 import redis.asyncio
 from standing_in import Clock
 
+from workers.attempts.breaker import Breaker
 from workers.attempts.permits import ModelLimits, estimated_tokens
-from workers.attempts.run_context import Breaker
 from workers.store.messages import Limits, ModelSettings
 
 MODEL = "openai:some-model"

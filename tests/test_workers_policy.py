@@ -126,7 +126,10 @@ FORGED = [
     (asking("sim:candidate=x"), "sim"),
     *((asking("openai:gpt-x", params={"base_url": one}), "neither a vendor's nor") for one in FOREIGN),
     (asking("anthropic:claude-x", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
-    *((asking("openai:x", params={name: "openai:dear"}), "name another model") for name in ("model", "models")),
+    *(
+        (asking("openai:x", params={name: "openai:dear"}), "name another model")
+        for name in ("model", "models")
+    ),
     (asking("claude-code", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
     (asking("command:codex", params={"base_url": FOREIGN[0]}), "neither a vendor's nor"),
     (a_manifest(sandbox="off"), "it asks for no sandbox, and auto is the least"),

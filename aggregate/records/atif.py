@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -29,15 +30,24 @@ def document(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
         "notes": notes,
         "extra": {**extra, "ended": trajectory.ended, "stop_reason": trajectory.stop_reason},
     }
-    return _known({**_nested(trajectory, None, "main"), **whole})
+    inside = defaultdict[int | None, list[Step]](list)
+    for step in trajectory.steps:
+        inside[step.within].append(step)
+    return _known({**_nested(trajectory, inside, None, "main"), **whole})
 
 
-def _nested(trajectory: Trajectory, within: int | None, name: str) -> dict[str, Any]:
-    """The steps of one agent, with those of its sub-agents; a call's number is greater than that of the one above."""
-    steps = [step for step in trajectory.steps if step.within == within]
-    calls = [call.number for step in steps for call in step.calls]
-    helped = [number for number in calls if any(step.within == number for step in trajectory.steps)]
-    inner = [_nested(trajectory, number, f"call-{number}") for number in helped]
+def _nested(
+    trajectory: Trajectory,
+    inside: dict[int | None, list[Step]],
+    within: int | None,
+    name: str,
+    depth: int = 0,
+) -> dict[str, Any]:
+    """The steps of one agent, with those of its sub-agents, each told once: who forged them may go in a circle."""
+    steps = inside.pop(within, [])
+    calls = (call.number for step in steps for call in step.calls)
+    helped = dict.fromkeys(number for number in calls if number in inside and depth < _MOST_DEPTH)
+    inner = [_nested(trajectory, inside, number, f"call-{number}", depth + 1) for number in helped]
     return _known(
         {
             "schema_version": VERSION,
@@ -49,7 +59,7 @@ def _nested(trajectory: Trajectory, within: int | None, name: str) -> dict[str, 
     )
 
 
-def _step(step: Step, number: int, helped: list[int]) -> dict[str, Any]:
+def _step(step: Step, number: int, helped: Container[int]) -> dict[str, Any]:
     if step.source != "agent":
         return _known({"step_id": number, "source": step.source, "message": step.text, "timestamp": step.at})
     metrics = _known({name: getattr(step, field) for name, field in _METRICS.items()})
@@ -83,7 +93,7 @@ def _step(step: Step, number: int, helped: list[int]) -> dict[str, Any]:
     )
 
 
-def _result(call: ToolCall, helped: list[int]) -> dict[str, Any]:
+def _result(call: ToolCall, helped: Container[int]) -> dict[str, Any]:
     name = f"call-{call.number}"
     return _known(
         {
@@ -124,7 +134,7 @@ def note(told: Any, trace: Noting, parent: str | None = None, depth: int = 0) ->
     if not isinstance(told, dict) or not str(told.get("schema_version")).startswith("ATIF-v1."):
         raise ValueError("no ATIF document of version 1")
     trace.observed = True
-    subagents = {one.get("trajectory_id"): one for one in _mappings(told.get("subagent_trajectories"))}
+    subagents = {str(one.get("trajectory_id")): one for one in _mappings(told.get("subagent_trajectories"))}
     for step in _mappings(told.get("steps")):
         source = step.get("source")
         if source not in ("system", "user", "agent") or step.get("is_copied_context"):
@@ -144,7 +154,7 @@ def note(told: Any, trace: Noting, parent: str | None = None, depth: int = 0) ->
         for result in _mappings(_mapping(step.get("observation")).get("results")):
             key = str(result.get("source_call_id"))
             for ref in _mappings(result.get("subagent_trajectory_ref")):
-                inner = subagents.pop(ref.get("trajectory_id"), None)
+                inner = subagents.pop(str(ref.get("trajectory_id")), None)
                 if inner is not None and depth < _MOST_DEPTH:
                     note(inner, trace, key, depth + 1)
             failed = bool(_mapping(result.get("extra")).get("failed"))

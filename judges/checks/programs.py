@@ -8,6 +8,7 @@ process, or in one that they start themselves: it can forge what they say.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -171,26 +172,38 @@ def _files(spec: Files, workspace: Workspace) -> Judgment:
 
 def _conditions(spec: Files, left: Path, suite: Path | None) -> Iterator[tuple[str, str]]:
     """Each condition in words, and why it is not met; empty where it is."""
-    note = left / LEFT_OUT
-    left_out = note.read_text("utf-8", "replace").splitlines() if note.is_file() else []
+    left_out = _text(left, LEFT_OUT).splitlines()
     for name in spec.exists:
         look_at_clock()
-        kept = (left / name).is_dir() if name.endswith("/") else (left / name).is_file()
+        own = _own(left, name)
+        kept = own and (own.is_dir() if name.endswith("/") else own.is_file())
         yield f"{name} exists", "" if kept else "it does not"
     for name in spec.absent:
         look_at_clock()
         path = name.rstrip("/")
         listed = any(one == path or one.startswith(f"{path}/") for one in left_out)
-        yield f"{name} is absent", "it is there" if listed or (left / path).exists() else ""
+        yield f"{name} is absent", "it is there" if listed or os.path.lexists(left / path) else ""
         if "…" in left_out:
             yield f"{name} can be looked for", "too much was left"
     for name in spec.unchanged:
         before = suite / "fixtures" / name if suite else None
-        same = before is not None and before.is_file() and (left / name).is_file()
-        same = same and before is not None and before.read_bytes() == (left / name).read_bytes()
+        own = _own(left, name)
+        same = before and before.is_file() and own and own.is_file()
+        same = same and before and own and before.read_bytes() == own.read_bytes()
         yield f"{name} is unchanged", "" if same else "it is not what it was"
     for name, wanted in spec.contains.items():
-        text = folded((left / name).read_text("utf-8", "replace")) if (left / name).is_file() else ""
+        text = folded(_text(left, name))
         for one in wanted:
             look_at_clock()
             yield f"{name} contains {one!r}", "" if folded(one) in text else "it does not"
+
+
+def _own(left: Path, name: str) -> Path | None:
+    """What lies there itself: what an agent left may link to whatever is on the machine."""
+    path = left.resolve() / name
+    return path if path.resolve() == path else None
+
+
+def _text(left: Path, name: str) -> str:
+    path = _own(left, name)
+    return path.read_text("utf-8", "replace") if path and path.is_file() else ""

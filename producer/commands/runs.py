@@ -98,28 +98,28 @@ def show(
 
       uplift show last names-the-platform
     """
-    from producer.display import run_list
+    from producer.display import attempts
     from producer.runs import evaluate as evaluation
 
     where = run_context(options(context, flags))
     run_id = evaluation.named(where, run_id)
     if task is not None:
-        records = run_list.attempts(where.places, where.broker, run_id, task)
+        records = attempts.of_task(where.places, where.broker, run_id, task)
     elif steps:
-        records = run_list.all_attempts(where.places, where.broker, run_id)
+        records = attempts.of_run(where.places, where.broker, run_id)
     else:
-        records = run_list.failures(where.places, where.broker, run_id)
+        records = attempts.failures(where.places, where.broker, run_id)
     if as_json:
         for record in records:
             typer.echo(record.model_dump_json())
     elif steps:
         width = shutil.get_terminal_size((120, 24)).columns
-        typer.echo(run_list.step_texts(records, where.places, run_id, width), nl=False)
+        typer.echo(attempts.step_texts(records, where.places, run_id, width), nl=False)
     elif task is not None:
-        typer.echo(run_list.attempt_texts(records), nl=False)
+        typer.echo(attempts.attempt_texts(records), nl=False)
     else:
         typer.echo(
-            run_list.failure_texts(records, where.places.command("show", run_id, where.broker)), nl=False
+            attempts.failure_texts(records, where.places.command("show", run_id, where.broker)), nl=False
         )
 
 
@@ -136,13 +136,13 @@ def export(
 
     Example: uplift export last --atif steps
     """
-    from producer.display import run_list
+    from producer.display import attempts
     from producer.runs.evaluate import named
 
     where = run_context(options(context, flags))
     run_id = named(where, run_id)
-    records = run_list.all_attempts(where.places, where.broker, run_id)
-    written = run_list.export(records, where.places, run_id, folder)
+    records = attempts.of_run(where.places, where.broker, run_id)
+    written = attempts.export(records, where.places, run_id, folder)
     typer.echo(f"uplift: wrote the steps of {written} of {len(records)} attempts to {folder}", err=True)
 
 

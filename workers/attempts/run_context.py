@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +21,7 @@ import redis.asyncio
 from aggregate.records.record import SKILL, AttemptRecord, unpack_steps
 from judges.judgment import Completion, ranges, usage
 from judges.trajectory import Trajectory
+from workers.attempts.breaker import Breaker
 from workers.attempts.prompts import prepend, skill_text
 from workers.models.choose import is_agent, model_for, mounts_skills, parse
 from workers.models.model import Model, ModelError, ModelTimedOut, Request, UnknownModel, message
@@ -36,7 +36,6 @@ from workers.store.run_store import NotServed, pack_steps, read_manifest, read_t
 RUNS_KEPT = 16
 TASKS_KEPT_BYTES = 4 << 20  # of their JSON, whose objects take some ten times as much
 LARGE_TASK_BYTES = 64 << 10
-TELL_SECONDS = 1.0
 _RANGES = ranges(Completion)
 
 
@@ -153,42 +152,6 @@ def now() -> str:
 def is_ungraded(record: AttemptRecord) -> bool:
     """Whether the model did answer and only the judge failed: the answer is kept and judged again."""
     return record.outcome == "error" and record.completion is not None and bool(record.judgments)
-
-
-class Breaker:
-    """Ends a run whose model cannot answer, after a few attempts instead of all of them."""
-
-    BEFORE_ANY_ANSWER = 5
-    AFTER_AN_ANSWER = 50
-
-    def __init__(self, server: redis.asyncio.Redis, key: str) -> None:
-        self._server = server
-        self._key = key
-        self._script = server.register_script(script("breaker"))
-        self._noted_at: dict[str, float] = {}
-
-    async def failed(self, model: str, message: str) -> str | None:
-        """Count a hopeless failure; the one clear message if the run should end now, else None."""
-        words = f"{model} cannot answer: {message}"
-        arguments: list[str | int] = [
-            model,
-            words,
-            self.BEFORE_ANY_ANSWER,
-            self.AFTER_AN_ANSWER,
-            WORKING_SECONDS,
-        ]
-        opened = await self._script(keys=[self._key], args=arguments)
-        return (opened.decode() if isinstance(opened, bytes) else str(opened)) or None
-
-    async def answered(self, model: str) -> None:
-        """Note that the model does answer; the server is told at most once a second."""
-        now = time.monotonic()
-        if model in self._noted_at and now - self._noted_at[model] < TELL_SECONDS:
-            return
-        self._noted_at[model] = now
-        values = {f"answered {model}": 1, f"failures {model}": 0}
-        await self._server.hset(self._key, mapping=cast("dict[Any, Any]", values))
-        await self._server.expire(self._key, WORKING_SECONDS)
 
 
 @dataclass(frozen=True)

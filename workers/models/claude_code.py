@@ -18,7 +18,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from judges.judgment import Completion, usage
 from workers.models import steps
@@ -27,6 +27,8 @@ from workers.models.agent_view import confined
 from workers.models.model import (
     CUT,
     KEYS,
+    MAX_OUTPUT_BYTES,
+    MESSAGE_USAGE,
     UNBILLED,
     Model,
     ModelError,
@@ -34,6 +36,7 @@ from workers.models.model import (
     ModelTimedOut,
     Request,
     capped,
+    count,
     message,
     named,
     tokens,
@@ -41,10 +44,14 @@ from workers.models.model import (
 from workers.models.prices import priced
 from workers.models.program import AgentFolders, EndedProgram, clean_environment, folders, own_deadline, run
 from workers.models.retries import HOPELESS, RETRIES
-from workers.models.steps import Trace
+from workers.models.steps import MOST_STEPS, Trace
 from workers.store.messages import ModelSettings
 
 _NO_ACCESS = ("Invalid API key", "There's an issue with the selected model", "Credit balance is too low")
+_LONGEST_NAME, _MOST_NAMES = (
+    200,
+    50,
+)  # of what the CLI calls things, and of tools and models that are told apart
 _SYNTHETIC = "<synthetic>"  # the "model" of what the CLI says itself
 
 
@@ -109,20 +116,24 @@ class Stream:
         call = self._running.get(parent) if isinstance(parent, str | None) else None
         if event.get("type") == "message_delta" and call is not None:
             counts, delta = event.get("usage"), event.get("delta")
-            known = {name: one for name, one in _mapping(counts).items() if one is not None}
-            call["usage"] = {**_mapping(call.get("usage")), **known}
-            call["stop_reason"] = _mapping(delta).get("stop_reason")
+            call["usage"] |= _known_tokens(counts)
+            reason = _mapping(delta).get("stop_reason")
+            call["stop_reason"] = reason if _is_name(reason) else None
 
     def _call(self, said: dict[str, Any], parent: Any) -> None:
         name = said.get("id")
-        if not isinstance(name, str) or name in self._calls or not isinstance(parent, str | None):
+        if not _is_name(name) or name in self._calls or not (parent is None or _is_name(parent)):
+            return
+        if len(self._calls) >= MOST_STEPS:
             return
         if parent is None:
             # The CLI has an answer that was cut continued, so the next one is the rest of it.
-            self._served.add(named(said.get("model")))
-            self._begun = self._said if self._last.get("stop_reason") in CUT else ""
+            if len(self._served) < _MOST_NAMES:
+                self._served.add(named(said.get("model")))
+            self._begun = self._said[:MAX_OUTPUT_BYTES] if self._last.get("stop_reason") in CUT else ""
         self._waiting = False
-        self._calls[name] = self._running[parent] = {**said, "stop_reason": None}
+        model, told = str(said.get("model"))[:_LONGEST_NAME], _known_tokens(said.get("usage"))
+        self._calls[name] = self._running[parent] = {"model": model, "usage": told, "stop_reason": None}
         self.trace.step("agent", key=name, parent=parent, model=named(said.get("model")))
 
     @property
@@ -189,10 +200,9 @@ class Stream:
     def warnings(self) -> tuple[str, ...]:
         """Tools that were denied: such a run ends well, but could not do what it wanted."""
         denials = self.result.get("permission_denials") if self.result else None
-        names = [str(one.get("tool_name")) for one in denials or [] if isinstance(one, dict)]
-        return tuple(
-            f"tool {name} was denied {times} times" for name, times in sorted(Counter(names).items())
-        )
+        denied = [one for one in denials if isinstance(one, dict)] if isinstance(denials, list) else []
+        names = Counter(str(one.get("tool_name"))[:_LONGEST_NAME] for one in denied).most_common(_MOST_NAMES)
+        return tuple(f"tool {message(name)} was denied {times} times" for name, times in sorted(names))
 
     @property
     def used(self) -> list[tuple[str | None, str, Completion]] | None:
@@ -203,7 +213,7 @@ class Stream:
         what it said.
         """
         told = self.result.get("modelUsage") if self.result else None
-        if not isinstance(told, dict) or not (told or self.failed):
+        if not isinstance(told, dict) or len(told) > _MOST_NAMES or not (told or self.failed):
             calls = [(key, self._asked(call), _counted(call)) for key, call in self._calls.items()]
             return [
                 *calls,
@@ -279,9 +289,18 @@ _RESULT_NAMES = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCr
 _NOT_TOLD = UNBILLED.model_copy(update={"output_tokens": None, "cost_usd": None})
 
 
+def _known_tokens(told: Any) -> dict[str, int]:
+    counts = {name: count(_mapping(told).get(name)) for name in MESSAGE_USAGE}
+    return {name: known for name, known in counts.items() if known is not None}
+
+
+def _is_name(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME
+
+
 def _counted(call: dict[str, Any]) -> Completion:
     """A call's tokens; the output tokens are None until the call has ended."""
-    counts = _mapping(call.get("usage"))
+    counts = call["usage"]
     if call["stop_reason"] is None:
         counts = {**counts, "output_tokens": None}
     return Completion.model_validate(tokens(counts))

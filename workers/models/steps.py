@@ -23,11 +23,13 @@ from workers.models.model import Request, count, named, without_secrets
 
 MOST_STEPS = 5000
 MOST_CALLS = 200  # of one step
+MOST_DEPTH = 20  # of sub-agents; those of deeper ones stand beside each other
 LONGEST_TEXT = 100_000
 LONGEST_RESULT = 20_000
 MOST_CHARACTERS = 4 << 20  # of all texts; what comes later is cut to a few words
 FEW_WORDS = 200
 _LONGEST_NAME = 80
+_LONGEST_KEY = 200
 _SHORTEST_LINE = 8
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 
@@ -62,6 +64,7 @@ class _Call:
     number: int
     key: str
     parent: str | None
+    step: _Made
     name: str
     arguments: dict[str, Any]
     mentions_skill_file: bool = False
@@ -71,11 +74,11 @@ class _Call:
 
 @dataclass
 class _Made:
-    """A step that may still grow; `key` is what its program calls the answer."""
+    """A step that may still grow; `depth` is how many sub-agents it is in."""
 
     facts: dict[str, Any]
     calls: list[_Call] = field(default_factory=list)
-    key: str | None = None
+    depth: int = 0
 
 
 class Trace:
@@ -92,6 +95,11 @@ class Trace:
         self._cut_skill = False
         self._steps: list[_Made] = []
         self._calls: list[_Call] = []
+        # What is looked for again and again, by what its program calls it: a line may name a million.
+        self._keys: dict[str, _Made] = {}
+        self._named: dict[str, _Call] = {}
+        self._waiting: dict[tuple[str, str | None], list[_Call]] = {}
+        self._unshown: list[_Made] = []
         self._room = MOST_CHARACTERS
         self._left_out = 0
 
@@ -112,33 +120,37 @@ class Trace:
         self, source: str, text: str = "", *, key: str | None = None, parent: str | None = None, **facts: Any
     ) -> _Made:
         """Add a step, or find the one with this key; `parent` is what its program calls the sub-agent's call."""
-        if key is not None and (known := self._with_key(key)) is not None:
+        if key is not None and (known := self._keys.get(key[:_LONGEST_KEY])) is not None:
             return known
-        made = _Made({"source": source, "at": _now(), "within": self._within(parent), **facts}, key=key)
+        within = self._within(parent)
+        depth = 0 if within is None else self._calls[within - 1].step.depth + 1
+        made = _Made({"source": source, "at": _now(), "within": within, **facts}, depth=depth)
         if len(self._steps) < MOST_STEPS:
             self._steps.append(made)
+            if key is not None:
+                self._keys[key[:_LONGEST_KEY]] = made
         else:
             self._left_out += 1
         if text:
             self.say(made, text)
         return made
 
-    def _with_key(self, key: str) -> _Made | None:
-        # Most often it is the last one.
-        return next((made for made in reversed(self._steps) if made.key == key), None)
-
     def _within(self, parent: str | None) -> int | None:
         """The call that a sub-agent works for: the last of this name that is not a step of its own."""
-        if parent is None:
+        call = self._named.get(_short(parent) or "")
+        if call is None:
             return None
-        named = [call for call in reversed(self._calls) if call.key == parent and call.parent != parent]
-        return next((call.number for call in named), None)
+        return call.number if call.step.depth < MOST_DEPTH else call.step.facts["within"]
 
     def say(self, step: _Made, text: str, name: str = "text") -> None:
         """Add to what a step says, or to another of its texts."""
         if name == "text" and step.facts["source"] != "agent":
             text = self._without_skill(step, text)
-        step.facts[name] = step.facts.get(name, "") + self._cut(text, LONGEST_TEXT)
+        before = step.facts.get(name, "")
+        if len(before) > (LONGEST_TEXT if self._room > 0 else FEW_WORDS):
+            self._left_out += 1
+            return
+        step.facts[name] = before + self._cut(text, LONGEST_TEXT)
 
     def _without_skill(self, step: _Made, text: str) -> str:
         """The text without the skill's, which is noted once; an agent's program shows it without its front matter."""
@@ -159,11 +171,17 @@ class Trace:
             self._left_out += 1
             return
         told = named(name) or "?"
-        call = _Call(len(self._calls) + 1, key, parent, told[:_LONGEST_NAME], self._arguments(arguments))
+        key, parent = key[:_LONGEST_KEY], _short(parent)
+        call = _Call(
+            len(self._calls) + 1, key, parent, step, told[:_LONGEST_NAME], self._arguments(arguments)
+        )
         # Whoever writes such a file has not read one.
         writes = told in ("Write", "Edit", "MultiEdit", "file_change")
         call.mentions_skill_file = not writes and "SKILL.md" in str(arguments)
         self._calls.append(call)
+        self._waiting.setdefault((key, parent), []).append(call)
+        if parent != key:
+            self._named[key] = call
         step.calls.append(call)
 
     def _arguments(self, arguments: Any) -> dict[str, Any]:
@@ -182,10 +200,10 @@ class Trace:
 
     def result(self, key: str, text: str, *, failed: bool, parent: str | None = None) -> None:
         """Note what a tool gave back to the last call of this name that waits for it."""
-        waiting = (call for call in reversed(self._calls) if call.key == key and call.result is None)
-        call = next((call for call in waiting if call.parent == parent), None)
-        if call is None:
+        waiting = self._waiting.get((key[:_LONGEST_KEY], _short(parent)))
+        if not waiting:
             return
+        call = waiting.pop()
         call.failed = failed
         if not failed and any(marks.in_call(call, text) for marks in self._marks):
             self._loaded = True
@@ -197,12 +215,12 @@ class Trace:
 
     def bill(self, parts: Iterable[tuple[str | None, str, Completion]]) -> None:
         """Note what each call used, by its step's key; what no step shows is a step of its own."""
-        self._steps = [made for made in self._steps if made.key != _UNSHOWN]
+        self._unshown = []
         for key, model, used in parts:
-            known = self._with_key(key) if key is not None else None
+            known = self._keys.get(key[:_LONGEST_KEY]) if key is not None else None
             if known is None:
-                known = _Made({"source": "agent", "model": named(model), "text": UNSHOWN}, key=_UNSHOWN)
-                self._steps.append(known)
+                known = _Made({"source": "agent", "model": named(model), "text": UNSHOWN})
+                self._unshown.append(known)
             self.spent(known, used)
 
     def _cut(self, text: str, longest: int) -> str:
@@ -225,7 +243,7 @@ class Trace:
             ended=self.ended,
             left_out=self._left_out,
             skill=hashlib.sha256(self._skill.encode()).hexdigest() if self._cut_skill else None,
-            steps=tuple(_step(made) for made in self._steps),
+            steps=tuple(_step(made) for made in (*self._steps, *self._unshown)),
         )
 
 
@@ -248,7 +266,10 @@ async def begun(request: Request, agent: str) -> Trace:
 
 
 UNSHOWN = "(calls of which the program tells only what they used)"
-_UNSHOWN = "\0unshown"
+
+
+def _short(key: str | None) -> str | None:
+    return None if key is None else key[:_LONGEST_KEY]
 
 
 def _step(made: _Made) -> Step:
@@ -263,7 +284,8 @@ def _now() -> str:
 
 def marks(folder: Path) -> Marks:
     """How a mounted skill is known: by the name in its front matter and its folder's, and by the lines of its file."""
-    text = (folder / "SKILL.md").read_text("utf-8", "replace")
+    file = folder / "SKILL.md"
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
     matter = text.removeprefix("---\n").partition("\n---")[0].splitlines() if text.startswith("---\n") else []
     said = [
         line.partition(":")[2].partition(" #")[0].strip().strip("'\"")

@@ -5,7 +5,6 @@ kombu asks for each message, notes each and acknowledges each in a round trip of
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -247,7 +246,7 @@ def _is_job(message: dict[str, Any]) -> bool:
 
     Celery takes it for granted: a type that is wrong ends the worker, or costs it the room for a batch for ever.
     """
-    headers, (args, named, about) = message["headers"], json.loads(b64decode(message["body"], validate=True))
+    headers, (args, named, about) = message["headers"], loads(b64decode(message["body"], validate=True))
     chord = about.get("chord") or {"task": FINISH_JOB, "args": [], "kwargs": {}, "options": {}}
     forms = (headers["task"], message["content-type"], message["content-encoding"], chord["task"])
     given = (headers["id"], headers.get("group_index") or 0, args, named, chord["args"])
