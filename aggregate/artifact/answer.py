@@ -324,11 +324,10 @@ def _diagnosis(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
 
 def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
     """The tasks that lost at least half of their attempts, worst first, and how many gained as much."""
-    broke, gained = _moved(artifact)
-    mended = len(gained)
+    broke, mended = _moved(artifact)
     if not broke and not mended:
         return None
-    said, values = [], Values(broke=len(broke), mended=mended)
+    said, values = [], Values(broke=len(broke), mended=len(mended))
     if broke:
         both = [pair for pair in pairs(artifact) if pair[0].task_id == broke[0]]
         before = " ".join(f"{other.passes}/{other.judged}" for _, other in both[:3])
@@ -339,7 +338,7 @@ def _tasks(artifact: Artifact, state: AnswerState) -> AnswerLine | None:
         said.append(f"broke {counted(len(broke), 'task')}{which}: {before} → {after}{told}")
         values["task"] = broke[0]
     if mended:
-        said.append(f"mended {counted(mended, 'task')}")
+        said.append(f"mended {counted(len(mended), 'task')}")
     return _line("tasks", " · ".join(said), values)
 
 
@@ -438,11 +437,11 @@ def _steps(artifact: Artifact, state: AnswerState) -> Iterator[tuple[str, ...]]:
     if state == "cannot_tell":
         yield _more(artifact)
     if state in _COMPARED:
-        broke, gained = _moved(artifact)
+        broke, mended = _moved(artifact)
         if broke:
             yield "read what broke", "show", run, broke[0]
         moved = [one.task_id for one in artifact.changes]  # losses first
-        gained = gained or moved or [one.task_id for one, _ in pairs(artifact)]
+        gained = mended or moved or [one.task_id for one, _ in pairs(artifact)]
         if state in ("better", "no_worse") and not artifact.simulated and artifact.rejudged_from is None:
             named = ("--candidate-id", artifact.candidate_id) if artifact.candidate_id else ()
             yield "make it the baseline of later runs", "bless", run, *named
