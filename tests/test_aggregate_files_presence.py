@@ -8,7 +8,7 @@ from builders import an_artifact
 
 from aggregate.text import files
 from producer import plan
-from producer.display import run_list
+from producer.display import attempts, run_list
 from producer.importers import harbor
 from producer.runs import collect, from_records, rejudge
 from producer.settings.run_settings import RunSettings
@@ -86,7 +86,7 @@ A_RUN = an_artifact(verdict="pass", run_id="run-1")
 @pytest.mark.parametrize(
     "look",
     [
-        lambda root: run_list.attempts(Places(root), None, "run-1", "task"),
+        lambda root: attempts.of_task(Places(root), None, "run-1", "task"),
         lambda root: run_list.delete(Places(root), None, "run-1"),
         lambda root: Places(root).has_notes("run-1"),
         lambda root: from_records.compare_runs("run-1", "run-1", Places(root), margin=0.05),

@@ -30,8 +30,8 @@ from aggregate.report.terminal import answer_block, result_table
 from aggregate.text.formats import points, rate, seconds
 from judges.judgment import Judgment
 from producer.display import run_list
+from producer.display.attempts import attempt_texts
 from producer.display.progress import usd
-from producer.display.run_list import attempt_texts
 
 FROZEN = Path(__file__).parent / "frozen" / "runs"
 COMPARED = ("better", "no_worse", "worse", "cannot_tell", "nothing_to_learn")

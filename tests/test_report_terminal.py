@@ -17,7 +17,7 @@ from aggregate.records.run_info import CandidateInfo, RunInfo, TaskInfo
 from aggregate.report import terminal
 from aggregate.report.terminal import answer_block
 from aggregate.text import formats
-from producer.display.run_list import attempt_texts
+from producer.display.attempts import attempt_texts
 
 
 def printed(records: list[AttemptRecord], width: int = 80, **info: Any) -> str:
