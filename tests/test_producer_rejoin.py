@@ -114,7 +114,7 @@ def test_attempts_are_read_at_home_when_the_server_goes(leaving):
         return found
 
     servers.address = brought_home  # the fixture's monkeypatch puts it back
-    assert len(run_list.attempts(places, None, run_id, "task-0")) == 2
+    assert len(attempts.of_task(places, None, run_id, "task-0")) == 2
 
 
 def test_a_run_that_is_over_cannot_be_cancelled_even_while_its_server_leaves(leaving):
