@@ -12,7 +12,7 @@ from running import a_suite, processes_below, standalone, start_uplift, the_arti
 
 from producer import server as servers
 from producer.cli import app
-from producer.display import progress, run_list
+from producer.display import attempts, progress, run_list
 from producer.runs import evaluate
 from producer.runs.evaluate import RunContext
 from producer.state_root import Places
